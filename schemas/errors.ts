@@ -1,0 +1,97 @@
+/**
+ * One error class for all of varve, one table of its codes.
+ *
+ * Branch on `code`, never on text. `retry` says whether the same call may succeed later with nothing else changed; only
+ * pipelines retry. `exit` is the exit status of the CLI: 2 the caller's input, 3 done with losses, 4 the environment
+ * (disk, lock, peer), 5 data that must not be trusted.
+ */
+
+type CodeEntry = { readonly retry: boolean; readonly exit: 2 | 3 | 4 | 5 };
+
+const USAGE = { retry: false, exit: 2 } as const;
+const ENVIRONMENT = { retry: false, exit: 4 } as const;
+const LATER = { retry: true, exit: 4 } as const;
+const DAMAGE = { retry: false, exit: 5 } as const;
+
+export const ERROR_CODES = {
+  // What a caller gave: refused before anything is written.
+  INVALID_OPTION: USAGE,
+  INVALID_ID: USAGE,
+  ID_AHEAD_OF_CLOCK: USAGE,
+  INVALID_EVENT_TYPE: USAGE,
+  INVALID_TURN: USAGE,
+  INVALID_FENCING_TOKEN: USAGE,
+  INVALID_CREATED_AT: USAGE,
+  INVALID_PAYLOAD: USAGE,
+  INVALID_JSONL: USAGE,
+  NUMBER_NOT_FINITE: USAGE,
+  STRING_NOT_WELL_FORMED: USAGE,
+  NESTING_TOO_DEEP: USAGE,
+  EVENT_TOO_LARGE: USAGE,
+  STUB_MALFORMED: USAGE,
+  REDACTED_AT_DOOR: USAGE,
+  TURN_WENT_BACK: USAGE,
+  CREATED_AT_WENT_BACK: USAGE,
+  FENCING_TOKEN_WENT_BACK: USAGE,
+  SEQUENCE_TAKEN: USAGE,
+  SEQUENCE_AHEAD: USAGE,
+  CHAIN_BROKEN: USAGE,
+  BLOB_MISSING: USAGE,
+  NOT_AN_LSN: USAGE,
+
+  // The hot log and its surroundings.
+  HOT_CLOSED: ENVIRONMENT,
+  HOT_FAILED: ENVIRONMENT,
+  HOT_LOCKED: LATER,
+  HOT_OVERLOADED: LATER,
+  HOT_DAMAGED: DAMAGE,
+  HOT_NOT_A_LOG: USAGE,
+  HOT_FORMAT_NEWER: USAGE,
+  HOT_FORMAT_UNKNOWN: DAMAGE,
+  HOT_UNWRITABLE: ENVIRONMENT,
+  HOT_DISK_FULL: ENVIRONMENT,
+  HOT_OVER_BUDGET: LATER,
+  HOT_FENCED: USAGE,
+  HOT_TRIMMED: USAGE,
+  HOT_UNKNOWN_TRAJECTORY: USAGE,
+  ADOPT_BEHIND: USAGE,
+  SOCKET_PATH_TOO_LONG: USAGE,
+  REPLICATION_HELD: ENVIRONMENT,
+  ABORTED: LATER,
+
+  // The tail.
+  TAIL_NO_WRITER: LATER,
+  TAIL_LOST: LATER,
+  TAIL_CURSOR_UNKNOWN: DAMAGE,
+  TAIL_CURSOR_AHEAD: DAMAGE,
+  TAIL_PROTOCOL: DAMAGE,
+  TAIL_GAP: DAMAGE,
+} as const satisfies Record<string, CodeEntry>;
+
+export type ErrorCode = keyof typeof ERROR_CODES;
+
+export class VarveError extends Error {
+  override readonly name = 'VarveError';
+  readonly code: ErrorCode;
+  /** Facts for machines: ids, numbers, paths. Never payloads or secrets. */
+  readonly details: Readonly<Record<string, unknown>>;
+
+  constructor(code: ErrorCode, message: string, details: Record<string, unknown> = {}, cause?: unknown) {
+    super(message, cause === undefined ? undefined : { cause });
+    this.code = code;
+    this.details = details;
+  }
+
+  get retry(): boolean {
+    return ERROR_CODES[this.code].retry;
+  }
+}
+
+export function isVarveError(error: unknown, code?: ErrorCode): error is VarveError {
+  return error instanceof VarveError && (code === undefined || error.code === code);
+}
+
+/** For bugs in varve itself. Nothing catches it. */
+export function invariant(condition: boolean, message: string): asserts condition {
+  if (!condition) throw new Error(`invariant broken: ${message}`);
+}

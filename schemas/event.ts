@@ -1,0 +1,128 @@
+/**
+ * The event, and event JSONL: one event a line, the canonical JSON of the eight fields, `cryptographic_hash` as 64
+ * lower-case hex digits. A line is valid if and only if encoding what it says gives the same line again.
+ */
+import { canonicalJson, type JsonObject } from './canonical.ts';
+import {
+  chainHash,
+  checkEventType,
+  checkFencingToken,
+  checkTurn,
+  type Envelope,
+  formatEnvelope,
+  GENESIS_HASH,
+  parseCreatedAt,
+  payloadSha256,
+} from './chain.ts';
+import { VarveError } from './errors.ts';
+import { parseTrajectoryId, type SequenceNumber, type TrajectoryId } from './ids.ts';
+
+/** An event as every tier knows it. */
+export type TrajectoryEvent = {
+  readonly trajectory_id: TrajectoryId;
+  readonly sequence_number: SequenceNumber;
+  readonly event_type: string;
+  readonly turn: number;
+  /** `YYYY-MM-DDTHH:mm:ss.sssZ`. */
+  readonly created_at: string;
+  readonly fencing_token: number;
+  readonly payload: JsonObject;
+  /** 64 lower-case hex digits. */
+  readonly cryptographic_hash: string;
+};
+
+const FIELDS = [
+  'created_at',
+  'cryptographic_hash',
+  'event_type',
+  'fencing_token',
+  'payload',
+  'sequence_number',
+  'trajectory_id',
+  'turn',
+] as const satisfies readonly (keyof TrajectoryEvent)[];
+
+/** One line without its newline. */
+export function formatEventLine(event: TrajectoryEvent): string {
+  return canonicalJson(Object.fromEntries(FIELDS.map((field) => [field, event[field]])));
+}
+
+/**
+ * Reads one line back. Says nothing about the chain: see `verifyEvent`.
+ *
+ * @throws VarveError INVALID_JSONL and the codes of the single fields.
+ */
+export function parseEventLine(line: string): TrajectoryEvent {
+  let value: unknown;
+  try {
+    value = JSON.parse(line);
+  } catch (cause) {
+    throw new VarveError('INVALID_JSONL', 'the line is not JSON', {}, cause);
+  }
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) {
+    throw new VarveError('INVALID_JSONL', 'the line is not a JSON object', {});
+  }
+  const names = Object.keys(value);
+  if (names.length !== FIELDS.length || FIELDS.some((field) => !Object.hasOwn(value, field))) {
+    throw new VarveError('INVALID_JSONL', `an event line has exactly the fields ${FIELDS.join(', ')}`, {});
+  }
+  const event = value as TrajectoryEvent;
+  checkFields(event);
+  if (canonicalJson(event) !== line) {
+    throw new VarveError('INVALID_JSONL', 'the line is not in canonical form (RFC 8785)', {});
+  }
+  return event;
+}
+
+function checkFields(event: TrajectoryEvent): void {
+  parseTrajectoryId(event.trajectory_id);
+  checkEventType(event.event_type);
+  checkTurn(event.turn);
+  checkFencingToken(event.fencing_token);
+  parseCreatedAt(event.created_at);
+  if (!Number.isSafeInteger(event.sequence_number) || event.sequence_number < 1) {
+    throw new VarveError('INVALID_JSONL', 'sequence_number is not an integer from 1 to 2^53 − 1', {});
+  }
+  if (typeof event.payload !== 'object' || event.payload === null || Array.isArray(event.payload)) {
+    throw new VarveError('INVALID_JSONL', 'payload is not a JSON object', {});
+  }
+  if (typeof event.cryptographic_hash !== 'string' || !/^[0-9a-f]{64}$/.test(event.cryptographic_hash)) {
+    throw new VarveError('INVALID_JSONL', 'cryptographic_hash is not 64 lower-case hex digits', {});
+  }
+}
+
+/** The envelope of an event whose payload has the given canonical text. */
+export function envelopeOf(event: TrajectoryEvent, canonicalPayload: string): Envelope {
+  const { created_at, event_type, fencing_token, sequence_number, trajectory_id, turn } = event;
+  const payload_sha256 = payloadSha256(canonicalPayload);
+  return { created_at, event_type, fencing_token, payload_sha256, sequence_number, trajectory_id, turn };
+}
+
+/**
+ * Checks that `event` follows `previous` (undefined: the event must be the first) in its trajectory: number, order of
+ * turn, time and token, and hash.
+ *
+ * @throws VarveError CHAIN_BROKEN, TURN_WENT_BACK, CREATED_AT_WENT_BACK, FENCING_TOKEN_WENT_BACK
+ */
+export function verifyEvent(previous: TrajectoryEvent | undefined, event: TrajectoryEvent): void {
+  const where = { trajectory_id: event.trajectory_id, sequence_number: event.sequence_number };
+  const name = `event ${event.sequence_number} of ${event.trajectory_id}`;
+  const expected = previous === undefined ? 1 : previous.sequence_number + 1;
+  if (event.sequence_number !== expected || (previous && previous.trajectory_id !== event.trajectory_id)) {
+    throw new VarveError('CHAIN_BROKEN', `${name}: number ${expected} was expected here`, where);
+  }
+  if (previous !== undefined) {
+    if (event.turn < previous.turn) throw new VarveError('TURN_WENT_BACK', `${name}: the turn went back`, where);
+    if (event.created_at < previous.created_at) {
+      throw new VarveError('CREATED_AT_WENT_BACK', `${name}: created_at went back`, where);
+    }
+    if (event.fencing_token < previous.fencing_token) {
+      throw new VarveError('FENCING_TOKEN_WENT_BACK', `${name}: the fencing token went back`, where);
+    }
+  }
+  const before = previous === undefined ? GENESIS_HASH : Buffer.from(previous.cryptographic_hash, 'hex');
+  const envelope = formatEnvelope(envelopeOf(event, canonicalJson(event.payload)));
+  if (chainHash(before, envelope).toString('hex') !== event.cryptographic_hash) {
+    throw new VarveError('CHAIN_BROKEN', `${name}: the hash does not cover its envelope and the event before`, where);
+  }
+}
