@@ -25,7 +25,7 @@ export function canonicalJson(value: unknown): string {
 }
 
 /** Anything that JSON.stringify would escape, or that could be half of a surrogate pair. */
-// biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are the point
+// oxlint-disable-next-line no-control-regex -- control characters are the point
 const NEEDS_CARE = /[\u0000-\u001f"\\\ud800-\udfff]/;
 
 /** undefined: the string has no canonical form. */

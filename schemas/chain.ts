@@ -102,6 +102,6 @@ export function parseCreatedAt(created_at: string): number {
   const ms = typeof created_at === 'string' && created_at.length === 24 ? Date.parse(created_at) : Number.NaN;
   // The round trip refuses February 30, a 24th hour and every other form that Date.parse is kind to.
   if (ms >= 0 && ms <= CREATED_AT_MS_MAX && new Date(ms).toISOString() === created_at) return ms;
-  const message = `created_at must be YYYY-MM-DDTHH:mm:ss.sssZ in the years 1970 to 9999`;
-  throw new VarveError('INVALID_CREATED_AT', message, { created_at: `${created_at}`.slice(0, 40) });
+  const message = 'created_at must be YYYY-MM-DDTHH:mm:ss.sssZ in the years 1970 to 9999';
+  throw new VarveError('INVALID_CREATED_AT', message, { created_at: created_at.slice(0, 40) });
 }

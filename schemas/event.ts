@@ -42,9 +42,14 @@ const FIELDS = [
   'turn',
 ] as const satisfies readonly (keyof TrajectoryEvent)[];
 
-/** One line without its newline. */
+/**
+ * One line without its newline. All fields but the payload must already be legal; nothing is escaped in them.
+ *
+ * @throws VarveError as `canonicalJson` does, for the payload
+ */
 export function formatEventLine(event: TrajectoryEvent): string {
-  return canonicalJson(Object.fromEntries(FIELDS.map((field) => [field, event[field]])));
+  // The payload is encoded by itself: its nesting and its JSON pointers count from the payload, not from the line.
+  return `{"created_at":"${event.created_at}","cryptographic_hash":"${event.cryptographic_hash}","event_type":"${event.event_type}","fencing_token":${event.fencing_token},"payload":${canonicalJson(event.payload)},"sequence_number":${event.sequence_number},"trajectory_id":"${event.trajectory_id}","turn":${event.turn}}`;
 }
 
 /**
@@ -68,7 +73,7 @@ export function parseEventLine(line: string): TrajectoryEvent {
   }
   const event = value as TrajectoryEvent;
   checkFields(event);
-  if (canonicalJson(event) !== line) {
+  if (formatEventLine(event) !== line) {
     throw new VarveError('INVALID_JSONL', 'the line is not in canonical form (RFC 8785)', {});
   }
   return event;

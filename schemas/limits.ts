@@ -9,7 +9,7 @@ export const MIB = 1024 * KIB;
 /** Largest canonical event (envelope and payload together), in bytes, after offloading. */
 export const EVENT_BYTES_MAX = MIB;
 
-/** Room kept for the envelope, in bytes. The longest legal envelope is 403 bytes (see `schemas/chain.ts`). */
+/** Room kept for the envelope, in bytes. The longest legal envelope has 410 (see `schemas/chain.ts`). */
 export const ENVELOPE_BYTES_MAX = KIB;
 
 /** Largest canonical payload, in bytes. Does not depend on the envelope, so that imports are reproducible. */
@@ -38,6 +38,12 @@ export const CREATED_AT_MS_MAX = Date.UTC(9999, 11, 31, 23, 59, 59, 999);
 
 /** A `ContextBuilt` names its messages whole (without `base`) at least this often. */
 export const CONTEXT_BASE_EVERY = 32;
+
+/**
+ * Changes that a record keeps so that a rollback can take them back. Past it a rollback is approximate, and says so; a
+ * record stays below some hundred KiB instead.
+ */
+export const RECORD_JOURNAL_MAX = 1024;
 
 /** Open calls that a `Summary` lists by name; beyond it only a number is kept. */
 export const SUMMARY_OPEN_CALLS_MAX = 64;

@@ -30,7 +30,10 @@ export function stubFor(body: Uint8Array, media_type: string = TEXT_MEDIA_TYPE):
   return { $blob: { sha256: hash('sha256', body, 'hex'), bytes: body.byteLength, media_type } };
 }
 
-/** Can a canonical payload hold a stub? Exact for canonical text: quotes inside strings are escaped there. */
+/**
+ * May a canonical payload hold a stub? Never wrongly no; wrongly yes only for a key that ends in `"$blob`, because the
+ * quotes inside other strings are escaped.
+ */
 export function mayHoldStub(canonicalPayload: string): boolean {
   return canonicalPayload.includes('"$blob":');
 }
@@ -120,7 +123,7 @@ function checkStub(value: JsonObject, pointer: string): BlobRef {
 /** Visits every value, members in canonical order; `visit` returns false to stay out of a value. */
 function walk(value: Json, pointer: string, visit: (value: Json, pointer: string) => boolean): void {
   if (!visit(value, pointer) || typeof value !== 'object' || value === null) return;
-  const keys = Array.isArray(value) ? value.keys() : Object.keys(value).sort();
+  const keys = Array.isArray(value) ? value.keys() : Object.keys(value).toSorted();
   for (const key of keys) {
     walk((value as JsonObject)[key] as Json, `${pointer}/${escapePointer(String(key))}`, visit);
   }
