@@ -216,6 +216,33 @@ function pairCalls(shown: readonly ContextMessage[]): AssembledContext {
   };
 }
 
+/**
+ * Where a compaction that wants to reach up to the event `to` may end: before every call of these messages whose result
+ * comes later or not at all, because half a call in a summary is an orphan in the context.
+ */
+export function snapToWholeCalls(messages: readonly ContextMessage[], to: number): number {
+  const calls: { from: number; to: number }[] = [];
+  const open = new Map<string, { from: number; to: number }>();
+  for (const { type, tool_call_id, sequence_number, trajectory_id } of messages) {
+    if (tool_call_id === undefined || sequence_number === undefined || trajectory_id !== undefined) continue;
+    if (type === 'tool_call' && !open.has(tool_call_id)) {
+      const call = { from: sequence_number, to: Number.POSITIVE_INFINITY };
+      open.set(tool_call_id, call);
+      calls.push(call);
+    } else if (type !== 'tool_call') {
+      const call = open.get(tool_call_id);
+      if (call !== undefined) call.to = sequence_number;
+      open.delete(tool_call_id);
+    }
+  }
+  let end = to;
+  // Latest first: moving the end before one call may put it into the middle of an earlier one.
+  for (const call of calls.toSorted((a, b) => b.from - a.from)) {
+    if (call.from <= end && end < call.to) end = call.from - 1;
+  }
+  return end;
+}
+
 /** The longest beginning of a text that has at most `bytes` bytes of UTF-8 and ends between two code points. */
 export function cutText(text: string, bytes: number): string {
   if (text.length * 3 <= bytes) return text;

@@ -257,7 +257,8 @@ function nextBudgets(budgets: TrajectoryRecord['budgets'], event: FoldedEvent): 
   if (named === undefined) return budgets;
   const amounts = new Map(budgets.map(({ name, remaining }) => [name, remaining]));
   for (const [name, amount] of Object.entries(named)) {
-    if (typeof amount === 'number') amounts.set(name, amount);
+    // Plus 0, because −0 would not survive a snapshot.
+    if (typeof amount === 'number') amounts.set(name, amount + 0);
   }
   return Array.from(amounts, ([name, remaining]) => ({ name, remaining }));
 }

@@ -114,7 +114,7 @@ function checkStub(value: JsonObject, pointer: string): BlobRef {
     ref['bytes'] >= 0 &&
     typeof ref['media_type'] === 'string' &&
     ref['media_type'].length > 0 &&
-    ref['media_type'].length <= NAME_BYTES_MAX;
+    Buffer.byteLength(ref['media_type']) <= NAME_BYTES_MAX;
   if (legal) return ref as unknown as BlobRef;
   const message = `${pointer || 'the payload itself'}: an object with the key $blob must be exactly {"$blob":{"bytes":…,"media_type":…,"sha256":…}}`;
   throw new VarveError('STUB_MALFORMED', message, { pointer });

@@ -211,8 +211,9 @@ function nextFacts(summary: Summary, event: FoldedEvent, finished: Finished | nu
         ...((summary.checkpoint_at ?? 0) > rollbackTarget(event) ? { checkpoint_at: null } : {}),
       };
     case 'TaskFinished': {
+      // Plus 0, because −0 would not survive storage.
       const reward = objectOf(payload['outcome'])?.['reward'];
-      return finished?.sequence_number === sequence_number && typeof reward === 'number' ? { reward } : {};
+      return finished?.sequence_number === sequence_number && typeof reward === 'number' ? { reward: reward + 0 } : {};
     }
     default:
       return {};
