@@ -88,7 +88,7 @@ describe('kinds', () => {
       NAMES.map((name) => [
         name,
         Object.entries(KINDS[name].shape)
-          .filter(([, field]) => !field.safeParse(undefined).success && field.constructor.name !== 'ZodExactOptional')
+          .filter(([, field]) => !field.safeParse(undefined).success)
           .map(([field]) => field),
       ]),
     );
