@@ -41,7 +41,7 @@ export type AppenderNeeds = {
   readonly eventAt: (head: Head, sequence: number) => Promise<{ event: StoredEvent; receipt: Appended }>;
 };
 
-/** Payload bytes of appends that wait for room or blobs. */
+/** Bytes of payloads and bodies of appends that wait for room or blobs. */
 const WAITING_BYTES_MAX = 256 * MIB;
 /** Canonical payloads of one `appendAll`, which is one batch. */
 const ALL_BYTES_MAX = 64 * MIB;
@@ -56,6 +56,7 @@ export class Appender {
   /** The last append of a trajectory that has not entered a batch yet. */
   readonly #waiting = new Map<string, Promise<unknown>>();
   #waitingBytes = 0;
+  #stopped: VarveError | undefined;
   #iso = '';
   #isoMs = -1;
 
@@ -66,7 +67,7 @@ export class Appender {
 
   append(id: TrajectoryId, event: EventInput, at: number | undefined): Promise<Appended> {
     try {
-      this.#assertTaking();
+      this.#assertOpen();
       const prepared = prepare(event, this.#options.offloadOverBytes);
       const head = this.#needs.heads.get(id);
       const isNext = at === undefined || at === (head?.sequence ?? 0) + 1;
@@ -81,7 +82,7 @@ export class Appender {
 
   /** One batch: all are there after a crash, or none. */
   async appendAll(id: TrajectoryId, events: readonly EventInput[]): Promise<Appended[]> {
-    this.#assertTaking();
+    this.#assertOpen();
     const prepared = events.map((event) => prepare(event, this.#options.offloadOverBytes));
     checkTotal(prepared);
     if (prepared.length === 0) return [];
@@ -90,7 +91,7 @@ export class Appender {
   }
 
   async appendRecorded(id: TrajectoryId, events: readonly RecordedEvent[]): Promise<Appended[]> {
-    this.#assertTaking();
+    this.#assertOpen();
     const prepared = events.map((event) => prepare(event, this.#options.offloadOverBytes));
     const recorded = events.map((event) => ({
       createdMs: parseCreatedAt(event.created_at),
@@ -113,7 +114,7 @@ export class Appender {
 
   /** Writes an anchor, from which the trajectory goes on. Resolves when it is durable. */
   async adopt(position: Position): Promise<void> {
-    this.#assertTaking();
+    this.#assertOpen();
     const id = parseTrajectoryId(position.trajectory_id);
     const createdMs = parseCreatedAt(position.created_at);
     checkTurn(position.turn);
@@ -130,6 +131,11 @@ export class Appender {
       if (position.fencing_token < head.token) {
         const message = `${id} is adopted under token ${position.fencing_token}, but this log has written under ${head.token}`;
         throw new VarveError('FENCING_TOKEN_WENT_BACK', message, { token: head.token });
+      }
+      const trimmed = head.trimmed?.sequence ?? 0;
+      if (position.sequence_number < trimmed) {
+        const message = `${id} is adopted at ${position.sequence_number}, but this log has let go of it up to ${trimmed}: warm had that once`;
+        throw new VarveError('ADOPT_BEHIND', message, { trimmed });
       }
       const { trajectory_id, sequence_number, cryptographic_hash, created_at, turn, fencing_token } = position;
       const anchor: AnchorHead = {
@@ -156,7 +162,8 @@ export class Appender {
         blobs: [],
       };
       const stored: StoredAnchor = { lsn, head: anchor };
-      commit.batch.addControl(entry, anchor, [[metaKey('a', head.idBytes), Buffer.from(JSON.stringify(stored))]]);
+      const extra = [[metaKey('a', head.idBytes), Buffer.from(JSON.stringify(stored))]] as const;
+      commit.batch.addControl(entry, anchor, extra, head);
       heads.add(head);
       advance(head, entry);
       head.guard = undefined;
@@ -166,9 +173,15 @@ export class Appender {
     });
   }
 
-  /** Resolves when nothing waits to enter a batch. */
-  async settled(): Promise<void> {
+  /** Refuses every further call with this error. Resolves when nothing that was taken waits to enter a batch. */
+  async stop(error: VarveError): Promise<void> {
+    this.#stopped = error;
     while (this.#waiting.size > 0) await Promise.allSettled(this.#waiting.values());
+  }
+
+  #assertOpen(): void {
+    if (this.#stopped !== undefined) throw this.#stopped;
+    this.#assertTaking();
   }
 
   #assertTaking(): void {
@@ -267,7 +280,7 @@ export class Appender {
 
   /** Runs `enter` behind the trajectory's waiting appends, with blobs durable and room in the queue. */
   #inOrder<T>(id: TrajectoryId, events: readonly Prepared[], enter: () => Promise<T>): Promise<T> {
-    const bytes = events.reduce((sum, event) => sum + event.payloadBytes, 0);
+    const bytes = events.reduce((sum, event) => sum + heldBytes(event), 0);
     if (this.#waitingBytes + bytes > WAITING_BYTES_MAX) {
       const message = `appends of ${this.#waitingBytes} bytes wait for the disk already; wait for some of them`;
       throw new VarveError('HOT_OVERLOADED', message, { waiting_bytes: this.#waitingBytes });
@@ -314,8 +327,11 @@ export class Appender {
         });
       }
     }
-    while (!commit.hasRoom) await commit.progress();
     this.#assertTaking();
+    while (!commit.hasRoom) {
+      await commit.progress();
+      this.#assertTaking();
+    }
   }
 
   /** Append at a number that is not the next one: the stored event again, or a refusal. */
@@ -344,6 +360,11 @@ function refusal(
 ): VarveError {
   const message = `event ${head.sequence + 1} of ${head.id}: ${what}`;
   return new VarveError(code, message, { trajectory_id: head.id, sequence_number: head.sequence + 1 });
+}
+
+/** Bytes that an append keeps in memory while it waits. */
+function heldBytes({ payloadBytes, bodies }: Prepared): number {
+  return bodies.reduce((sum, { body }) => sum + body.byteLength, payloadBytes);
 }
 
 function checkGuard(head: Head, event: Prepared): void {

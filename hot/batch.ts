@@ -122,10 +122,18 @@ export class Batch {
     return entry;
   }
 
-  /** Lays an anchor or a mark out, with the key outside the log order that must be as durable as it. */
-  addControl(entry: IndexEntry, head: AnchorHead | TrimHead, extra: readonly (readonly [Buffer, Buffer])[]): void {
+  /**
+   * Lays an anchor or a mark out, with the key outside the log order that must be as durable as it. An anchor names the
+   * head that stands at it from then on.
+   */
+  addControl(
+    entry: IndexEntry,
+    control: AnchorHead | TrimHead,
+    extra: readonly (readonly [Buffer, Buffer])[],
+    adopted?: Head,
+  ): void {
     const start = this.#end;
-    const { bytes, headBytes } = encodeControl(head);
+    const { bytes, headBytes } = encodeControl(control);
     this.#reserve(VALUE_AT + HEAD_AT + bytes.length);
     const value = start + VALUE_AT;
     this.#arena.writeUInt32BE((CONTROL_BIT | headBytes) >>> 0, value + HEAD_LENGTH_AT);
@@ -133,8 +141,9 @@ export class Batch {
     this.#finish(start, value + HEAD_AT + bytes.length, entry.lsn, entry.previousLsn, entry.hash);
     this.#indexEntry(entry);
     this.#extra.push(...extra);
-    this.receipts.push(undefined);
-    this.heads.push(undefined);
+    const { trajectory_id, sequence_number, created_at } = control;
+    this.receipts.push(adopted && new Appended(trajectory_id, sequence_number, entry.lsn, created_at, entry.hash));
+    this.heads.push(adopted);
   }
 
   /** Writes the index header. Nothing may be added afterwards. */

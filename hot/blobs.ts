@@ -29,6 +29,8 @@ export class BlobStore {
   readonly #pins = new Map<string, number>();
   /** Blobs that were used since the sweep under way began to look for references. */
   #touched: Set<string> | undefined;
+  /** Temporary files of this process. */
+  readonly #writing = new Set<string>();
   /** Removals under way: a put of the same blob waits for them. */
   readonly #removing = new Map<string, Promise<void>>();
   #bytes = 0;
@@ -43,6 +45,11 @@ export class BlobStore {
     await makeFolder(join(store.#root, 'tmp'));
     await makeFolder(join(store.#root, 'sha256'));
     return store;
+  }
+
+  /** The blobs of a log that another process writes, for reading. Touches nothing. */
+  static of(folder: string): BlobStore {
+    return new BlobStore(join(folder, 'blobs'));
   }
 
   pathOf(sha256: string): string {
@@ -159,6 +166,7 @@ export class BlobStore {
     }
     for (const name of await readdir(join(this.#root, 'tmp'))) {
       const path = join(this.#root, 'tmp', name);
+      if (this.#writing.has(path)) continue;
       const { mtimeMs } = await stat(path);
       if (nowMs - mtimeMs >= graceMs) await rm(path, { force: true });
     }
@@ -187,6 +195,7 @@ export class BlobStore {
 
   async #write(chunks: Iterable<Uint8Array> | AsyncIterable<Uint8Array>, name: () => string): Promise<string> {
     const temporary = join(this.#root, 'tmp', `${process.pid}.${randomBytes(8).toString('hex')}`);
+    this.#writing.add(temporary);
     try {
       const handle = await open(temporary, 'wx', 0o600);
       try {
@@ -203,6 +212,9 @@ export class BlobStore {
       const path = this.pathOf(sha256);
       const folder = dirname(path);
       await mkdir(folder, { recursive: true, mode: 0o700 });
+      // A sweep that is about to remove an older file of this name must not take this one.
+      this.#touched?.add(sha256);
+      await this.#removing.get(sha256);
       failpoint('hot.blob.before-rename');
       await rename(temporary, path);
       failpoint('hot.blob.after-rename');
@@ -212,6 +224,8 @@ export class BlobStore {
     } catch (error) {
       await rm(temporary, { force: true });
       throw error;
+    } finally {
+      this.#writing.delete(temporary);
     }
   }
 

@@ -72,6 +72,7 @@ export class Budget {
 
   static async open(dir: string, options: BudgetOptions): Promise<Budget> {
     const budget = new Budget(dir, options, await look(dir, options.directoryBytes !== undefined));
+    budget.#state = judge(budget.#room, budget.#thresholds, true);
     budget.#lookSoon();
     return budget;
   }

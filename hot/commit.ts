@@ -54,8 +54,9 @@ export class GroupCommit {
   #lsn: number;
   #logBytes: number;
   #durable: Tip;
-  #ended: VarveError | undefined;
-  #idle: (() => void)[] = [];
+  #failed: VarveError | undefined;
+  #closed: VarveError | undefined;
+  #waiting: (() => void)[] = [];
   #queuedBytes = 0;
   #flushes = 0;
 
@@ -74,7 +75,12 @@ export class GroupCommit {
 
   /** Set once the log has failed or was closed: no record is taken any more. */
   get ended(): VarveError | undefined {
-    return this.#ended;
+    return this.#failed ?? this.#closed;
+  }
+
+  /** Set once a write has failed. */
+  get failed(): VarveError | undefined {
+    return this.#failed;
   }
 
   get hasRoom(): boolean {
@@ -121,24 +127,21 @@ export class GroupCommit {
     });
   }
 
-  /** Resolves when nothing is queued or in flight. */
-  async idle(): Promise<void> {
-    while (this.#ended === undefined && (this.#inFlight !== undefined || this.#full.length + this.#current.count > 0)) {
-      await this.progress();
-    }
+  /** Resolves when all that is queued now is durable, whatever is queued meanwhile; or when the log has failed. */
+  async flushed(): Promise<void> {
+    const lsn = this.#lsn;
+    while (this.#failed === undefined && this.#durable.lsn < lsn) await this.progress();
   }
 
-  /** Resolves at the end of the next barrier, or at the end of everything. */
+  /** Resolves at the end of the next barrier, or when the log has failed. */
   progress(): Promise<void> {
-    if (this.#ended !== undefined) return Promise.resolve();
-    return new Promise((resolve) => this.#idle.push(resolve));
+    if (this.#failed !== undefined) return Promise.resolve();
+    return new Promise((resolve) => this.#waiting.push(resolve));
   }
 
-  /** Takes no record from now on; those that are queued are still flushed. Use `idle` first. */
+  /** Takes no record from now on; those that are queued are still flushed. */
   end(error: VarveError): void {
-    if (this.#ended !== undefined) return;
-    this.#ended = error;
-    this.#wake();
+    this.#closed ??= error;
   }
 
   /** Gives an arena back that a socket has sent. */
@@ -149,7 +152,7 @@ export class GroupCommit {
 
   /** The first error of any write of this log, here or elsewhere (a blob, a snapshot). */
   fail(cause: unknown): VarveError {
-    if (this.#ended !== undefined) return this.#ended;
+    if (this.#failed !== undefined) return this.#failed;
     const text = cause instanceof Error ? cause.message : String(cause);
     const full = /no space|ENOSPC|disk quota|EDQUOT/i.test(text);
     const error = new VarveError(
@@ -158,9 +161,10 @@ export class GroupCommit {
       { durable_lsn: this.#durable.lsn },
       cause,
     );
-    this.#ended = error;
+    this.#failed = error;
     const batches = [...(this.#inFlight ? [this.#inFlight] : []), ...this.#full, this.#current];
     this.#full = [];
+    this.#queuedBytes = 0;
     this.#current = new Batch();
     for (const batch of batches) for (const waiter of batch.waiters) waiter?.reject(error);
     this.#hooks.onFailed(error);
@@ -174,7 +178,7 @@ export class GroupCommit {
   };
 
   #flush(): void {
-    if (this.#ended !== undefined) return;
+    if (this.#failed !== undefined) return;
     let batch = this.#full.shift();
     if (batch !== undefined) {
       this.#queuedBytes -= batch.bytes;
@@ -196,7 +200,7 @@ export class GroupCommit {
     write.write(this.#options.sync, (error) => {
       this.stages.write.record(nanoseconds(performance.now() - started));
       if (error !== null && error !== undefined) this.fail(error);
-      else if (this.#ended === undefined || this.#ended.code === 'HOT_CLOSED') this.#release(batch);
+      else if (this.#failed === undefined) this.#release(batch);
     });
   }
 
@@ -233,9 +237,9 @@ export class GroupCommit {
   }
 
   #wake(): void {
-    if (this.#idle.length === 0) return;
-    const waiting = this.#idle;
-    this.#idle = [];
+    if (this.#waiting.length === 0) return;
+    const waiting = this.#waiting;
+    this.#waiting = [];
     for (const resolve of waiting) resolve();
   }
 }

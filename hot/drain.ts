@@ -24,6 +24,8 @@ export type DrainOptions = {
   readonly log_id?: string;
   /** Longest wait for the log's lock, in milliseconds. @default 5000 */
   readonly lockTimeoutMs?: number;
+  /** Socket to listen on for a writer that wants the log, where the directory's name is too long. @default `tail.sock` in the directory */
+  readonly socketPath?: string;
 };
 
 const ITEMS_AT_ONCE = 512;
@@ -43,9 +45,11 @@ export class LogDrain implements AsyncIterable<TailBatch> {
   static async open(dir: string, options: DrainOptions = {}): Promise<LogDrain> {
     const cursor = options.cursor ?? START;
     const yields = new EventEmitter();
+    const { lockTimeoutMs = 5000, socketPath } = options;
+    const tail = socketPath === undefined ? true : { socketPath };
     const log = await HotLog.open(
       dir,
-      { create: false, lockTimeoutMs: options.lockTimeoutMs ?? 5000 },
+      { create: false, lockTimeoutMs, tail },
       { role: 'drain', onYield: () => yields.emit('yield') },
     );
     try {
@@ -69,6 +73,11 @@ export class LogDrain implements AsyncIterable<TailBatch> {
 
   get cursor(): Cursor {
     return this.#check.cursor;
+  }
+
+  /** Where the log ends: nobody writes it meanwhile. */
+  get durableLsn(): number {
+    return Number(this.#log.durableLsn);
   }
 
   /** A writer has asked for the log: the iteration ends after the batch under way. */

@@ -70,6 +70,8 @@ export class Head {
   /** LSN of the newest ContextBuilt and Checkpoint, 0 if none: trim reads what they refer to. */
   contextLsn = 0;
   checkpointLsn = 0;
+  /** LSN of the newest anchor, 0 if none. */
+  anchorLsn = 0;
   /** Call tag → LSN of each intent without a result. */
   openIntents: Map<string, number> | undefined;
   /**
@@ -97,6 +99,7 @@ const GENESIS = '\0'.repeat(32);
 export function advance(head: Head, entry: IndexEntry): void {
   if (entry.code === TRIM) return;
   if (entry.code === ANCHOR) {
+    head.anchorLsn = entry.lsn;
     head.lsns = [];
     head.listedFrom = entry.sequence + 1;
     head.openIntents = undefined;
@@ -105,10 +108,8 @@ export function advance(head: Head, entry: IndexEntry): void {
     head.finished = false;
   } else if (entry.code === TASK_FINISHED) {
     head.finished = true;
-  } else if (head.finished) {
-    // A late event: the list starts anew behind it, older ones are walked.
+  } else {
     head.finished = false;
-    head.listedFrom = entry.sequence;
   }
   head.sequence = entry.sequence;
   head.lsn = entry.lsn;
@@ -120,6 +121,8 @@ export function advance(head: Head, entry: IndexEntry): void {
     head.lsns = [];
     head.listedFrom = entry.sequence + 1;
   } else if (entry.code !== ANCHOR) {
+    // Also behind a finish, a snapshot or what is trimmed: a list starts where it has its first event.
+    if (head.lsns.length === 0) head.listedFrom = entry.sequence;
     head.lsns.push(entry.lsn);
   }
   switch (entry.code) {

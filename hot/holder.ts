@@ -23,7 +23,7 @@ export type WriterFile = {
   readonly socket?: string;
 };
 
-export type Holder = { readonly pid: number; readonly role: Role };
+export type Holder = { readonly pid: number; readonly role: Role; readonly socket: string | undefined };
 
 function pathIn(dir: string): string {
   return join(dir, 'writer.json');
@@ -59,12 +59,13 @@ export async function removeWriterFile(dir: string, epoch: string): Promise<void
 /** The process that has the log open, as far as anybody can tell without the lock. */
 export async function findHolder(dir: string, socketPath: string): Promise<Holder | undefined> {
   const file = await readWriterFile(dir);
-  const answer = await askTail(file?.socket ?? socketPath, 'who', 250);
-  if (answer !== undefined) return { pid: answer.pid, role: answer.role };
+  const socket = file?.socket ?? socketPath;
+  const answer = await askTail(socket, 'who', 250);
+  if (answer !== undefined) return { pid: answer.pid, role: answer.role, socket };
   if (file === undefined || file.host !== hostname()) return undefined;
   // No answer, but alive: stopped, busy, or without a tail.
   if ((await startTime(file.pid)) !== file.start_time || !isAlive(file.pid)) return undefined;
-  return { pid: file.pid, role: file.role };
+  return { pid: file.pid, role: file.role, socket: file.socket };
 }
 
 function isAlive(pid: number): boolean {

@@ -23,7 +23,7 @@ import type { Appended, Heads } from './heads.ts';
 import { removeWriterFile, writeWriterFile } from './holder.ts';
 import { Lookup } from './lookup.ts';
 import { type Deletion, EPOCH_KEY } from './meta.ts';
-import { checkedWindowBytes, type Opened, openLog } from './open.ts';
+import { checkedWindowBytes, type Opened, openFailed, openLog } from './open.ts';
 import { compileOptions, type HotLogOptions, type Settings } from './options.ts';
 import type { TailItem } from './read-check.ts';
 import type { Position, StoredEvent } from './record.ts';
@@ -96,8 +96,8 @@ export class HotLog {
     });
     const role = entrance.role ?? 'writer';
     const clock = entrance.clock ?? Date.now;
+    const epoch = randomUUID();
     try {
-      const epoch = randomUUID();
       failpoint('hot.open.before-epoch');
       await opened.db.write((batch) => batch.put(EPOCH_KEY, Buffer.from(epoch)), true);
       failpoint('hot.open.after-epoch');
@@ -106,8 +106,8 @@ export class HotLog {
       if (hasTail) await log.#serve(role, entrance.onYield ?? (() => {}));
       return log;
     } catch (error) {
-      await opened.db.close();
-      throw error;
+      await removeWriterFile(path, epoch).finally(() => opened.db.close());
+      throw openFailed(path, error);
     }
   }
 
@@ -123,13 +123,14 @@ export class HotLog {
     for (const head of heads) {
       const mark = meta.marks.get(head.idBytes);
       if (mark !== undefined) head.trimmed = { sequence: mark.sequence_number, lsn: mark.through_lsn };
+      head.anchorLsn = meta.anchors.get(head.idBytes)?.lsn ?? 0;
     }
     heads.settle();
     const blobs = await BlobStore.open(dir);
     const budget = await Budget.open(dir, budgetOptions);
-    const snapshots = new SnapshotKeeper(dir, heads, checkedWindowBytes(settings.writeBufferBytes));
+    const snapshots = new SnapshotKeeper(dir, heads, checkedWindowBytes(settings.writeBufferBytes), opened.snapshots);
     let publish: ((batch: Batch) => void) | undefined;
-    let floorLsn = () => meta.floor.lsn;
+    let floor = () => meta.floor;
     const commit = new GroupCommit(db, settings.commit, opened.tip, {
       onTaken: (batch) => snapshots.onTaken(batch),
       onDurable: (batch) => {
@@ -143,7 +144,7 @@ export class HotLog {
       db,
       heads,
       () => commit.durable,
-      () => floorLsn(),
+      () => floor(),
     );
     const replication = await Replication.open({
       dir,
@@ -152,8 +153,8 @@ export class HotLog {
       clock,
       trimAfterMs: settings.trimAfterMs,
       durableLsn: () => commit.durable.lsn,
-      isAt: async (lsn, hash) => ((await lookup.hashAt(lsn)) ?? (lsn <= floorLsn() ? hash : '')) === hash,
-      trajectoryOf: (lsn) => trajectoryOf(lookup, lsn),
+      isAt: async (lsn, hash) => ((await lookup.hashAt(lsn)) ?? (lsn <= floor().lsn ? hash : '')) === hash,
+      trajectoryOf: (lsn) => lookup.trajectoryOf(lsn),
       onWriteError: (error) => commit.fail(error),
     });
     const appender = new Appender(
@@ -163,7 +164,7 @@ export class HotLog {
         blobs,
         gate: (code, isNew) => budget.gate(code, isNew),
         eventAt: async (head, sequence) => {
-          await commit.idle();
+          await commit.flushed();
           return lookup.eventAt(head, sequence);
         },
       },
@@ -186,7 +187,7 @@ export class HotLog {
     };
     const log = new HotLog(parts, snapshots, opened);
     publish = (batch) => log.#tail?.publish(batch);
-    floorLsn = () => log.#floor.lsn;
+    floor = () => log.#floor;
     return log;
   }
 
@@ -296,9 +297,13 @@ export class HotLog {
 
   /** Intents without a result, in log order: each *in doubt* until it is settled. */
   async inDoubt(): Promise<StoredEvent[]> {
+    this.#assertOpen();
     const { commit, heads, lookup } = this.#parts;
     const lsns: number[] = [];
-    for (const { openIntents } of heads) lsns.push(...(openIntents?.values() ?? []));
+    for (const { openIntents, trimmed } of heads) {
+      // Those of a finished trajectory may be trimmed: warm lists them.
+      for (const lsn of openIntents?.values() ?? []) if (lsn > (trimmed?.lsn ?? 0)) lsns.push(lsn);
+    }
     const found: StoredEvent[] = [];
     for (const lsn of lsns.toSorted((a, b) => a - b)) {
       if (lsn > commit.durable.lsn) continue;
@@ -320,8 +325,9 @@ export class HotLog {
   }
 
   /** Takes an ack over, as the tail does. @throws VarveError TAIL_CURSOR_UNKNOWN, TAIL_CURSOR_AHEAD, TAIL_PROTOCOL */
-  acknowledge(ack: Ack): Promise<void> {
-    return this.#parts.replication.take(ack);
+  async acknowledge(ack: Ack): Promise<void> {
+    this.#assertOpen();
+    await this.#parts.replication.take(ack);
   }
 
   /** Resolves when warm holds everything up to an LSN. @throws VarveError REPLICATION_HELD, ABORTED */
@@ -352,7 +358,7 @@ export class HotLog {
   verify(options: { readonly deep?: boolean; readonly signal?: AbortSignal } = {}): Promise<VerifyReport> {
     const { db, blobs, commit } = this.#parts;
     return this.#maintain(async () => {
-      await commit.idle();
+      await commit.flushed();
       return verify(db, blobs, options);
     });
   }
@@ -370,29 +376,36 @@ export class HotLog {
   async #close(): Promise<void> {
     const { dir, db, epoch, commit, appender, budget, replication } = this.#parts;
     const closed = new VarveError('HOT_CLOSED', `${dir} is closed`, { dir });
-    await appender.settled();
-    await commit.idle();
-    const failed = commit.ended !== undefined;
+    await appender.stop(closed);
     commit.end(closed);
+    await commit.flushed();
+    const failed = commit.failed !== undefined;
     await this.#maintenance.catch(() => {
       // Its own caller is told.
     });
-    await this.#tail?.close();
+    if (this.#tail !== undefined) {
+      await this.#tail.close();
+      await removeFile(this.#parts.settings.socketPath);
+    }
     await replication.close(closed, !failed);
     await budget.close();
     failpoint('hot.close.before-snapshot');
     try {
       if (!failed) await this.#snapshots.close(commit.durable);
-      await removeWriterFile(dir, epoch);
-      if (this.#tail !== undefined) await removeFile(this.#parts.settings.socketPath);
     } finally {
-      await db.close();
+      // Also where the snapshot found no room: who finds the file waits for this process as long as it lives.
+      await removeWriterFile(dir, epoch).finally(() => db.close());
     }
+  }
+
+  #assertOpen(): void {
+    const { dir } = this.#parts;
+    if (this.#closing !== undefined) throw new VarveError('HOT_CLOSED', `${dir} is closed`, { dir });
   }
 
   async *#reading<T>(source: AsyncGenerator<T>): AsyncGenerator<T> {
     const { dir } = this.#parts;
-    if (this.#closing !== undefined) throw new VarveError('HOT_CLOSED', `${dir} is closed`, { dir });
+    this.#assertOpen();
     try {
       yield* source;
     } catch (error) {
@@ -422,16 +435,11 @@ export class HotLog {
       identity: { log_id: logId, epoch, role },
       flushes: () => commit.flushes,
       rows: (from, to, pageBytes) => lookup.rows(from, to, pageBytes),
-      isTrimmed: (from, to) => lookup.isTrimmed(from, to),
+      trimmed: (from, to) => lookup.trimmed(from, to),
       unpin: (batch) => commit.unpin(batch),
       onAck: (ack) => replication.take(ack),
       onYield,
     });
     this.#tail.unref();
   }
-}
-
-async function trajectoryOf(lookup: Lookup, lsn: number): Promise<string | undefined> {
-  const record = await lookup.record(lsn);
-  return record.kind === 'event' ? record.event.trajectory_id : record.position.trajectory_id;
 }

@@ -33,13 +33,13 @@ export class Lookup {
   readonly #db: Rocks;
   readonly #heads: Heads;
   readonly #durable: () => Tip;
-  readonly #floorLsn: () => number;
+  readonly #floor: () => Tip;
 
-  constructor(db: Rocks, heads: Heads, durable: () => Tip, floorLsn: () => number) {
+  constructor(db: Rocks, heads: Heads, durable: () => Tip, floor: () => Tip) {
     this.#db = db;
     this.#heads = heads;
     this.#durable = durable;
-    this.#floorLsn = floorLsn;
+    this.#floor = floor;
   }
 
   /** Events of a trajectory from a sequence number to the last one that was durable when the reading began. */
@@ -74,6 +74,13 @@ export class Lookup {
     throw new VarveError('SEQUENCE_AHEAD', `event ${sequence} of ${head.id} is not durable`, {});
   }
 
+  /** The trajectory that a record belongs to; undefined where it is trimmed. */
+  async trajectoryOf(lsn: number): Promise<TrajectoryId | undefined> {
+    const value = await this.#db.get(recordKey(lsn));
+    const record = value === undefined ? undefined : decodeRecord(lsn, value);
+    return record?.kind === 'event' ? record.event.trajectory_id : record?.position.trajectory_id;
+  }
+
   /** @throws VarveError HOT_DAMAGED where the log holds no such record, or a torn one */
   async record(lsn: number): Promise<LogRecord> {
     const value = await this.#db.get(recordKey(lsn));
@@ -93,7 +100,12 @@ export class Lookup {
         for (const [key, value] of rows) {
           if (isIndexKey(key)) continue;
           const lsn = keyLsn(key);
-          if (lsn > last + 1) records.push(await this.#trimmed(last + 1, lsn - 1));
+          if (lsn > last + 1) {
+            const trimmed = await this.trimmed(last + 1, lsn - 1);
+            records.push(trimmed);
+            last = trimmed.to_lsn;
+          }
+          if (lsn <= last) continue;
           const record = decodeRecord(lsn, value);
           if (record === undefined)
             throw new VarveError('HOT_DAMAGED', `the record at LSN ${lsn} contradicts itself`, { lsn });
@@ -103,15 +115,29 @@ export class Lookup {
         if (records.length > 0) yield records;
       }
       if (last < tip) {
-        yield [await this.#trimmed(last + 1, tip)];
-        last = tip;
+        const trimmed = await this.trimmed(last + 1, tip);
+        yield [trimmed];
+        last = trimmed.to_lsn;
       }
       if (last === before) return;
     }
   }
 
-  async #trimmed(from_lsn: number, to_lsn: number): Promise<Trimmed> {
-    if (await this.isTrimmed(from_lsn, to_lsn)) return { kind: 'trimmed', from_lsn, to_lsn };
+  /**
+   * LSNs without a record, which trim marks must account for. Below the floor nothing more is known of them: there they
+   * reach up to the floor, past what is asked for.
+   *
+   * @throws VarveError HOT_DAMAGED where no trim took them
+   */
+  async trimmed(from_lsn: number, to_lsn: number): Promise<Trimmed> {
+    const floor = this.#floor();
+    if (to_lsn <= floor.lsn) return { kind: 'trimmed', from_lsn, to_lsn: floor.lsn, hash: floor.hash };
+    const hash = await this.hashAt(to_lsn);
+    if (hash !== undefined && (await this.#isTrimmed(from_lsn, to_lsn))) {
+      return { kind: 'trimmed', from_lsn, to_lsn, hash };
+    }
+    // A trim that is under way may have raised it meanwhile.
+    if (this.#floor().lsn > floor.lsn) return this.trimmed(from_lsn, to_lsn);
     const message = `records between LSN ${from_lsn} and ${to_lsn} are missing and no trim took them: run verify`;
     throw new VarveError('HOT_DAMAGED', message, { from_lsn, to_lsn });
   }
@@ -124,13 +150,15 @@ export class Lookup {
   async hashAt(lsn: number): Promise<string | undefined> {
     const value = await this.#db.get(recordKey(lsn));
     if (value !== undefined && value.length >= HEAD_AT) return value.toString('hex', HASH_AT, HEAD_AT);
+    const floor = this.#floor();
+    if (lsn === floor.lsn && lsn > 0) return floor.hash;
     const hash = (await this.#blockOf(lsn))?.entries.find((entry) => entry.lsn === lsn)?.hash;
     return hash === undefined ? undefined : Buffer.from(hash, 'latin1').toString('hex');
   }
 
   /** Do trim marks account for every one of these LSNs? */
-  async isTrimmed(fromLsn: number, toLsn: number): Promise<boolean> {
-    let lsn = Math.max(fromLsn, this.#floorLsn() + 1);
+  async #isTrimmed(fromLsn: number, toLsn: number): Promise<boolean> {
+    let lsn = Math.max(fromLsn, this.#floor().lsn + 1);
     while (lsn <= toLsn) {
       const block = await this.#blockOf(lsn);
       if (block === undefined) return false;
@@ -146,7 +174,7 @@ export class Lookup {
 
   /** Index blocks from the end of the log back to its floor. */
   async *blocksBackwards(): AsyncGenerator<IndexBlock> {
-    for (let lsn = this.#durable().lsn; lsn > this.#floorLsn(); ) {
+    for (let lsn = this.#durable().lsn; lsn > this.#floor().lsn; ) {
       const value = await this.#db.get(indexKey(lsn));
       const block = value === undefined ? undefined : decodeIndexBlock(lsn, value);
       if (block === undefined)
@@ -184,10 +212,13 @@ export class Lookup {
     const durable = this.#durable().lsn;
     if (head.trimmed !== undefined && from <= head.trimmed.sequence)
       throw notHere(head, from, head.trimmed.sequence, 'trimmed');
+    if (head.durable === undefined) return [];
     const listed = head.lsns.slice(Math.max(0, from - head.listedFrom)).filter((lsn) => lsn <= durable);
     if (from >= head.listedFrom) return listed;
     const first = head.lsns[0];
-    const last = first === undefined ? head.lsn : await this.#previousLsn(first);
+    // A head runs ahead of the disk: what it has last may not be there yet.
+    const isThere = first !== undefined && first <= durable;
+    const last = isThere ? await this.#previousLsn(first) : Number(head.durable?.lsn ?? 0n);
     return [...(await this.#walk(head, last, from)), ...listed];
   }
 
@@ -198,7 +229,6 @@ export class Lookup {
 
   /** LSNs from a record back to a sequence number, ascending. */
   async #walk(head: Head, fromLsn: number, downTo: number): Promise<number[]> {
-    const durable = this.#durable().lsn;
     const lsns: number[] = [];
     // Behind an anchor, only the event that it stands for goes on; others are of a suffix that was set aside.
     let wanted: { sequence: number; hash: string } | undefined;
@@ -211,16 +241,16 @@ export class Lookup {
       lsn = Number(value.readBigUInt64BE(0));
       if (record.kind === 'anchor') {
         const { sequence_number, cryptographic_hash } = record.position;
+        // An older anchor belongs to what was set aside, or stands for the same event.
+        if (wanted !== undefined) continue;
         if (sequence_number < downTo) break;
-        if (wanted === undefined || sequence_number <= wanted.sequence) {
-          wanted = { sequence: sequence_number, hash: cryptographic_hash };
-        }
+        wanted = { sequence: sequence_number, hash: cryptographic_hash };
       } else if (record.kind === 'event') {
         const { sequence_number, cryptographic_hash } = record.event;
         if (wanted !== undefined && (sequence_number !== wanted.sequence || cryptographic_hash !== wanted.hash))
           continue;
         wanted = undefined;
-        if (Number(record.lsn) <= durable && sequence_number >= downTo) lsns.push(Number(record.lsn));
+        if (sequence_number >= downTo) lsns.push(Number(record.lsn));
         if (sequence_number <= downTo) return lsns.toReversed();
       }
     }

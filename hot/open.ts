@@ -39,6 +39,8 @@ export type Checked = {
   readonly tip: Tip;
   readonly heads: Heads;
   readonly meta: Meta;
+  /** Places of the head snapshots that count, newest first, back to the one that the check began at. */
+  readonly snapshots: readonly Tip[];
 };
 
 export type Opened = Checked & { readonly db: Rocks };
@@ -66,7 +68,7 @@ export async function openLog(dir: string, options: OpenOptions): Promise<Opened
   const deadline = performance.now() + options.lockTimeoutMs;
   for (;;) {
     const holder = await findHolder(dir, options.socketPath);
-    if (holder?.role === 'drain') await askTail(options.socketPath, 'yield', 250);
+    if (holder?.role === 'drain') await askTail(holder.socket ?? options.socketPath, 'yield', 250);
     if (holder === undefined) {
       const opened = await attempt(dir, options);
       if (opened !== undefined) return opened;
@@ -105,7 +107,8 @@ async function prepareDirectory(dir: string, options: OpenOptions): Promise<LogF
   } catch (error) {
     if (isVarveError(error)) throw error;
     const errno = errnoOf(error);
-    if (errno === 'ENOENT') throw notALog(dir, 'there is no such directory');
+    // Where it was to be made, Node says this of a read-only file system too.
+    if (errno === 'ENOENT' && !options.create) throw notALog(dir, 'there is no such directory');
     if (errno === 'ENOTDIR' || errno === 'EEXIST') throw notALog(dir, 'it is not a directory');
     const message = `${dir} cannot be written (${errno ?? String(error)}); check its owner, its mode and its mount`;
     throw new VarveError('HOT_UNWRITABLE', message, { dir }, error);
@@ -139,7 +142,7 @@ async function create(dir: string, file: LogFile, options: OpenOptions): Promise
     await writeLogFile(dir, { ...file, state: 'ready' });
   });
   const meta = await readMeta(db);
-  return { logId: file.log_id, tip: meta.floor, heads: headsAtFloor(meta), meta, db };
+  return { logId: file.log_id, tip: meta.floor, heads: headsAtFloor(meta), meta, snapshots: [], db };
 }
 
 /** Takes RocksDB's lock. undefined: it is held. */
@@ -183,12 +186,12 @@ export async function checkLog(dir: string, file: LogFile, writeBufferBytes: num
     const start = await chooseStart(dir, db, meta, tip, checkedWindowBytes(writeBufferBytes));
     const scan = new Scan(meta, start.from);
     scan.onBlock = ({ lsn }) => {
-      if (lsn !== start.newer?.place.lsn || headsAgree(scan.heads, start.newer)) return;
+      if (lsn !== start.newer?.place.lsn || headsAgree(scan.heads, start.newer, meta)) return;
       scan.damage = { lsn, reason: 'the head snapshot and the records disagree' };
     };
     const damage = (await scan.run(db)) ?? (await missedWitness(dir, file.log_id, scan.tip));
     if (damage !== undefined) throw damaged(dir, damage);
-    return { logId: file.log_id, tip: scan.tip, heads: scan.heads, meta };
+    return { logId: file.log_id, tip: scan.tip, heads: scan.heads, meta, snapshots: start.snapshots };
   } catch (error) {
     if (error instanceof RocksError) throw damaged(dir, { lsn: 0, reason: error.message }, error);
     throw error;
@@ -212,23 +215,29 @@ export async function readTip(db: Rocks, floor: Tip): Promise<Tip> {
   return floor;
 }
 
-type Start = { readonly from: { readonly heads: Heads; readonly tip: Tip }; readonly newer?: Snapshot };
+type Start = {
+  readonly from: { readonly heads: Heads; readonly tip: Tip };
+  readonly newer?: Snapshot;
+  readonly snapshots: readonly Tip[];
+};
 
 /** Where a check begins: the newest good snapshot that lies far enough back, else the floor. */
 async function chooseStart(dir: string, db: Rocks, meta: Meta, tip: Tip, windowBytes: number): Promise<Start> {
   let newer: Snapshot | undefined;
+  const snapshots: Tip[] = [];
   for (const lsn of await listSnapshots(dir)) {
     if (lsn > tip.lsn || lsn <= meta.floor.lsn) continue;
     const snapshot = await readSnapshot(dir, lsn);
     if (snapshot === undefined || !(await isOfLog(db, snapshot))) continue;
+    snapshots.push(snapshot.place);
     if (tip.bytes - snapshot.place.bytes >= windowBytes) {
       const from = { heads: snapshot.heads, tip: snapshot.place };
-      return newer === undefined ? { from } : { from, newer };
+      return newer === undefined ? { from, snapshots } : { from, newer, snapshots };
     }
     newer ??= snapshot;
   }
   const from = { heads: headsAtFloor(meta), tip: meta.floor };
-  return newer === undefined ? { from } : { from, newer };
+  return newer === undefined ? { from, snapshots } : { from, newer, snapshots };
 }
 
 async function isOfLog(db: Rocks, { place }: Snapshot): Promise<boolean> {
@@ -240,20 +249,19 @@ async function isOfLog(db: Rocks, { place }: Snapshot): Promise<boolean> {
   );
 }
 
-function headsAgree(heads: Heads, snapshot: Snapshot): boolean {
-  if (heads.size !== snapshot.heads.size) return false;
+function headsAgree(heads: Heads, snapshot: Snapshot, meta: Meta): boolean {
+  let agreed = 0;
   for (const theirs of snapshot.heads) {
     const ours = heads.get(theirs.id);
-    if (
-      ours === undefined ||
-      ours.sequence !== theirs.sequence ||
-      ours.hash !== theirs.hash ||
-      ours.lsn !== theirs.lsn
-    ) {
+    if (ours === undefined) {
+      // Below the floor only its newest trim mark speaks of a trajectory, and that may be younger than the snapshot.
+      if (theirs.lsn <= meta.floor.lsn && meta.marks.has(theirs.idBytes)) continue;
       return false;
     }
+    if (ours.sequence !== theirs.sequence || ours.hash !== theirs.hash || ours.lsn !== theirs.lsn) return false;
+    agreed += 1;
   }
-  return true;
+  return agreed === heads.size;
 }
 
 /** Snapshots and acks are written for durable records only: one that lies ahead of the end proves a loss. */
@@ -278,8 +286,9 @@ async function writable<T>(dir: string, action: () => Promise<T>): Promise<T> {
   }
 }
 
-function openFailed(dir: string, error: unknown): VarveError {
-  if (isVarveError(error)) return error;
+/** What the disk or the database said to an open for writing, with a code; anything else as it is. */
+export function openFailed(dir: string, error: unknown): unknown {
+  if (!(error instanceof RocksError) && errnoOf(error) === undefined) return error;
   const text = error instanceof Error ? error.message : String(error);
   if (/no space|ENOSPC|EDQUOT/i.test(text)) {
     return new VarveError('HOT_DISK_FULL', `the disk of ${dir} is full: free space and open again`, { dir }, error);

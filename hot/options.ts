@@ -75,6 +75,7 @@ export function compileOptions(dir: string, options: HotLogOptions): Settings {
     blobGraceMs: options.retention?.blobGraceMs ?? HOUR_MS,
     socketPath: typeof options.tail === 'object' ? resolve(options.tail.socketPath) : join(dir, 'tail.sock'),
   };
+  inRange('lockTimeoutMs', options.lockTimeoutMs ?? 0, 0, DAY_MS);
   inRange('commit.windowMs', commit.windowMs, 0, 1000);
   inRange('commit.maxBatchEvents', commit.maxBatchEvents, 1, 65_536);
   inRange('commit.maxBatchBytes', commit.maxBatchBytes, 1, 64 * MIB);

@@ -12,7 +12,13 @@ import type { LogRecord, StoredEvent } from './record.ts';
 import { type Cursor, START } from './tail-protocol.ts';
 
 /** LSNs whose records a trim took. */
-export type Trimmed = { readonly kind: 'trimmed'; readonly from_lsn: number; readonly to_lsn: number };
+export type Trimmed = {
+  readonly kind: 'trimmed';
+  readonly from_lsn: number;
+  readonly to_lsn: number;
+  /** Hex hash of the record that was at `to_lsn`: the log is taken up again behind it. */
+  readonly hash: string;
+};
 
 export type TailItem = LogRecord | Trimmed;
 
@@ -54,7 +60,7 @@ export class ReadCheck {
         // What the trimmed events were followed by cannot be known.
         this.#whole = false;
         this.#last.clear();
-        this.#cursor = { lsn: item.to_lsn, hash: START.hash };
+        this.#cursor = { lsn: item.to_lsn, hash: item.hash };
         return item;
       case 'event':
         this.#event(item.event);

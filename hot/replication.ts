@@ -38,6 +38,8 @@ export class Replication {
   #waiters = new Set<Waiter>();
   #timer: NodeJS.Timeout | undefined;
   #writing: Promise<void> = Promise.resolve();
+  /** Acks are taken in the order in which they came. */
+  #taking: Promise<unknown> = Promise.resolve();
 
   private constructor(needs: ReplicationNeeds) {
     this.#needs = needs;
@@ -65,7 +67,15 @@ export class Replication {
   }
 
   /** @throws VarveError TAIL_PROTOCOL, TAIL_CURSOR_UNKNOWN, TAIL_CURSOR_AHEAD */
-  async take(ack: Ack): Promise<void> {
+  take(ack: Ack): Promise<void> {
+    const taken = this.#taking.then(() => this.#take(ack));
+    this.#taking = taken.catch(() => {
+      // Whoever sent that one is told.
+    });
+    return taken;
+  }
+
+  async #take(ack: Ack): Promise<void> {
     checkAck(ack);
     const refusal = await this.#refusal(ack);
     if (refusal !== undefined) throw refusal;
@@ -84,15 +94,15 @@ export class Replication {
    * @throws VarveError REPLICATION_HELD where warm holds the LSN's trajectory back for another reason
    */
   async whenReplicated(lsn: number, signal?: AbortSignal): Promise<void> {
-    signal?.throwIfAborted();
+    const aborted = new VarveError('ABORTED', 'the wait for replication was aborted', { lsn });
+    if (signal?.aborted) throw aborted;
     await new Promise<void>((resolve, reject) => {
       const waiter = { lsn, resolve, reject };
       this.#waiters.add(waiter);
       signal?.addEventListener(
         'abort',
         () => {
-          if (this.#waiters.delete(waiter))
-            reject(new VarveError('ABORTED', 'the wait for replication was aborted', { lsn }));
+          if (this.#waiters.delete(waiter)) reject(aborted);
         },
         { once: true },
       );
@@ -128,10 +138,10 @@ export class Replication {
   }
 
   #fence(held: readonly Held[]): void {
-    for (const { trajectory_id, reason } of held) {
-      if (reason !== 'fenced') continue;
-      const head = this.#needs.heads.get(trajectory_id as Head['id']);
-      if (head !== undefined) head.guard = { fenced: true, deadlineMs: 0 };
+    for (const { trajectory_id, from_lsn, reason } of held) {
+      const head = reason === 'fenced' ? this.#needs.heads.get(trajectory_id as Head['id']) : undefined;
+      // What was fenced stays so in warm; a later claim has adopted the trajectory behind it.
+      if (head !== undefined && from_lsn > head.anchorLsn) head.guard = { fenced: true, deadlineMs: 0 };
     }
   }
 

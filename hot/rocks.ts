@@ -84,6 +84,8 @@ export class WriteBatch {
 export class Rocks {
   readonly #db: Database;
   readonly #cursors = new Set<Cursor>();
+  /** The binding crashes the process when it is asked after its close. */
+  #closed = false;
 
   private constructor(db: Database) {
     this.#db = db;
@@ -112,6 +114,7 @@ export class Rocks {
   }
 
   write(fill: (batch: WriteBatch) => void, sync: boolean): Promise<void> {
+    if (this.#closed) return Promise.reject(closedError());
     const batch = this.batch();
     fill(batch);
     return new Promise((resolve, reject) => {
@@ -120,6 +123,7 @@ export class Rocks {
   }
 
   get(key: Uint8Array): Promise<Buffer | undefined> {
+    if (this.#closed) return Promise.reject(closedError());
     return new Promise((resolve, reject) => {
       binding.db_get(this.#db.context, key, { asBuffer: true, fillCache: false }, (error, value) => {
         if (error === null) resolve(value);
@@ -131,6 +135,7 @@ export class Rocks {
 
   /** Rows of a range in key order, page by page, on one snapshot taken at the first page. */
   async *pages(range: Range): AsyncGenerator<Row[]> {
+    if (this.#closed) throw closedError();
     const cursor = new Cursor(this.#db.context, range);
     this.#cursors.add(cursor);
     try {
@@ -146,6 +151,7 @@ export class Rocks {
   }
 
   compactRange(start: Uint8Array, end: Uint8Array): Promise<void> {
+    if (this.#closed) return Promise.reject(closedError());
     return new Promise((resolve, reject) => {
       binding.db_compact_range(this.#db.context, start, end, (error) =>
         error ? reject(toRocksError(error)) : resolve(),
@@ -155,6 +161,7 @@ export class Rocks {
 
   /** Ends open iterators first (their readers get a RocksError): the binding asserts when closed under one. */
   async close(): Promise<void> {
+    this.#closed = true;
     await Promise.all(Array.from(this.#cursors, (cursor) => cursor.end()));
     await new Promise<void>((resolve, reject) => {
       this.#db.close((error) => (error ? reject(toRocksError(error)) : resolve()));
@@ -177,7 +184,7 @@ class Cursor {
   }
 
   next(): Promise<{ rows: Row[]; finished: boolean }> {
-    if (this.#ended !== undefined) return Promise.reject(new RocksError('the database was closed under this reader'));
+    if (this.#ended !== undefined) return Promise.reject(closedError());
     return new Promise((resolve, reject) => {
       binding.iterator_next(this.#iterator, (error, flat, finished) => {
         if (error) {
@@ -198,6 +205,10 @@ class Cursor {
     });
     return this.#ended;
   }
+}
+
+function closedError(): RocksError {
+  return new RocksError('the database was closed under this reader');
 }
 
 function toRocksError(error: Error): RocksError {

@@ -152,7 +152,7 @@ export class Scan {
   /** The head an entry goes on from; where the log itself no longer says, its trim mark does. */
   #headOf(entry: IndexEntry, record?: LogRecord & { kind: 'event' }): Head {
     const head = this.heads.at(entry.id, record?.event.trajectory_id);
-    if (head.sequence === 0 && !this.#isBelowMark(entry)) startFromMeta(head, this.#meta);
+    if (head.sequence === 0 && !this.#isBelowMark(entry)) startFromMeta(head, this.#meta, entry.lsn - 1);
     return head;
   }
 
@@ -172,13 +172,15 @@ function follows(head: Head, entry: IndexEntry): boolean {
   );
 }
 
-/** Sets a head to what the newest trim mark or anchor of its trajectory says. */
-function startFromMeta(head: Head, meta: Meta): void {
+/** Sets a head to what the trim mark or the anchor of its trajectory says, whichever is newer, up to an LSN. */
+function startFromMeta(head: Head, meta: Meta, upToLsn: number): void {
   const mark = meta.marks.get(head.idBytes);
   const anchor = meta.anchors.get(head.idBytes);
-  const lsn = Math.max(mark?.through_lsn ?? 0, anchor?.lsn ?? 0);
-  const from = anchor !== undefined && anchor.lsn === lsn ? anchor.head : mark;
-  if (from === undefined) return;
+  const markLsn = mark !== undefined && mark.through_lsn <= upToLsn ? mark.through_lsn : 0;
+  const anchorLsn = anchor !== undefined && anchor.lsn <= upToLsn ? anchor.lsn : 0;
+  const lsn = Math.max(markLsn, anchorLsn);
+  const from = anchorLsn > markLsn ? anchor?.head : mark;
+  if (from === undefined || lsn === 0) return;
   head.sequence = from.sequence_number;
   head.lsn = lsn;
   head.hash = Buffer.from(from.cryptographic_hash, 'hex').toString('latin1');
@@ -192,10 +194,10 @@ function startFromMeta(head: Head, meta: Meta): void {
 export function headsAtFloor(meta: Meta): Heads {
   const heads = new Heads();
   for (const [idBytes, mark] of meta.marks) {
-    if (mark.through_lsn <= meta.floor.lsn) startFromMeta(heads.at(idBytes), meta);
+    if (mark.through_lsn <= meta.floor.lsn) startFromMeta(heads.at(idBytes), meta, meta.floor.lsn);
   }
   for (const [idBytes, anchor] of meta.anchors) {
-    if (anchor.lsn <= meta.floor.lsn) startFromMeta(heads.at(idBytes), meta);
+    if (anchor.lsn <= meta.floor.lsn) startFromMeta(heads.at(idBytes), meta, meta.floor.lsn);
   }
   return heads;
 }

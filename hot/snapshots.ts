@@ -64,17 +64,19 @@ export class SnapshotKeeper {
   readonly #dir: string;
   readonly #heads: Heads;
   readonly #windowBytes: number;
-  #saved: Tip[] = [];
+  #saved: readonly Tip[];
   #due: { readonly place: Tip; readonly encoded: Buffer } | undefined;
   #saving: Promise<void> = Promise.resolve();
   #isSaving = false;
   #everyBytes: number;
 
-  constructor(dir: string, heads: Heads, windowBytes: number) {
+  /** `saved`: places of the snapshots that are there and count, newest first. */
+  constructor(dir: string, heads: Heads, windowBytes: number, saved: readonly Tip[]) {
     this.#dir = dir;
     this.#heads = heads;
     this.#windowBytes = windowBytes;
     this.#everyBytes = windowBytes / 4;
+    this.#saved = saved;
   }
 
   onTaken(batch: Batch): void {

@@ -65,7 +65,9 @@ export type ToReader =
       readonly pid: number;
       readonly durable: Cursor;
     }
-  | { readonly type: 'trimmed'; readonly from_lsn: number; readonly to_lsn: number }
+  | { readonly type: 'trimmed'; readonly from_lsn: number; readonly to_lsn: number; readonly hash: string }
+  /** How far the log has come, told while the reader catches up. */
+  | { readonly type: 'durable'; readonly lsn: number }
   | { readonly type: 'acked'; readonly lsn: number }
   | { readonly type: 'refused'; readonly code: ErrorCode; readonly message: string };
 

@@ -14,7 +14,7 @@ import { VarveError } from '../schemas/errors.ts';
 import { KIB } from '../schemas/limits.ts';
 import { errnoOf } from './files.ts';
 import { readWriterFile } from './holder.ts';
-import { ReadCheck, type TailBatch, type TailItem } from './read-check.ts';
+import { ReadCheck, type TailBatch, type TailItem, type Trimmed } from './read-check.ts';
 import { decodeRecord, readU64 } from './record.ts';
 import {
   type Ack,
@@ -53,6 +53,7 @@ export class TailReader implements AsyncIterable<TailBatch> {
   readonly #acks: { lsn: number; resolve: () => void; reject: (error: unknown) => void }[] = [];
   #early: Frame[];
   #closed = false;
+  #durableLsn: number;
 
   private constructor(
     socket: Socket,
@@ -70,6 +71,7 @@ export class TailReader implements AsyncIterable<TailBatch> {
     this.role = welcome.role;
     this.pid = welcome.pid;
     this.#early = early;
+    this.#durableLsn = welcome.durable.lsn;
     this.#check = new ReadCheck(cursor);
   }
 
@@ -105,6 +107,11 @@ export class TailReader implements AsyncIterable<TailBatch> {
   /** Where the log is taken up again after what was handed out so far. */
   get cursor(): Cursor {
     return this.#check.cursor;
+  }
+
+  /** How far the log had come when its writer last said so. */
+  get durableLsn(): number {
+    return Math.max(this.#durableLsn, this.#check.cursor.lsn);
   }
 
   /** @throws VarveError TAIL_LOST, TAIL_GAP, TAIL_PROTOCOL, HOT_DAMAGED; ends without error after `close()` */
@@ -163,10 +170,13 @@ export class TailReader implements AsyncIterable<TailBatch> {
   #message(message: ToReader, records: TailItem[]): void {
     switch (message.type) {
       case 'trimmed':
-        records.push(this.#check.take({ kind: 'trimmed', from_lsn: message.from_lsn, to_lsn: message.to_lsn }));
+        records.push(this.#check.take(trimmedOf(message)));
         return;
       case 'acked':
         this.#acks.shift()?.resolve();
+        return;
+      case 'durable':
+        this.#durableLsn = Math.max(this.#durableLsn, message.lsn);
         return;
       case 'refused':
         throw new VarveError(message.code, message.message, {});
@@ -174,6 +184,10 @@ export class TailReader implements AsyncIterable<TailBatch> {
         throw new VarveError('TAIL_PROTOCOL', 'the tail greeted twice', {});
     }
   }
+}
+
+function trimmedOf({ from_lsn, to_lsn, hash }: ToReader & { type: 'trimmed' }): Trimmed {
+  return { kind: 'trimmed', from_lsn, to_lsn, hash };
 }
 
 function connectTo(path: string, dir: string): Promise<Socket> {

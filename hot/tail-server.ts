@@ -14,7 +14,8 @@ import { isVarveError, VarveError } from '../schemas/errors.ts';
 import { KIB, MIB } from '../schemas/limits.ts';
 import type { Batch } from './batch.ts';
 import { type CursorSource, checkCursor } from './cursor.ts';
-import { HASH_AT, HEAD_AT, isIndexKey, keyLsn, RECORD_KEY_BYTES } from './record.ts';
+import type { Trimmed } from './read-check.ts';
+import { isIndexKey, keyLsn, RECORD_KEY_BYTES } from './record.ts';
 import type { Row } from './rocks.ts';
 import {
   type Ack,
@@ -42,8 +43,8 @@ export type TailSource = CursorSource & {
   /** Barriers so far: has it moved, appends are under way. */
   flushes(): number;
   rows(fromLsn: number, toLsn: number, pageBytes: number): AsyncGenerator<Row[]>;
-  /** Do trim marks account for every one of these LSNs? */
-  isTrimmed(fromLsn: number, toLsn: number): Promise<boolean>;
+  /** Names these LSNs as trimmed. @throws VarveError HOT_DAMAGED where trim marks do not account for every one */
+  trimmed(fromLsn: number, toLsn: number): Promise<Trimmed>;
   unpin(batch: Batch): void;
   /** @throws VarveError where the ack is not of this log */
   onAck(ack: Ack): Promise<void>;
@@ -201,6 +202,7 @@ export class TailServer {
       let flushes = source.flushes();
       for await (const rows of source.rows(reader.sent + 1, tip, CATCH_UP_PAGE_BYTES)) {
         await this.#sendRows(reader, rows);
+        send(reader, { type: 'durable', lsn: source.durable().lsn });
         if (isGone(reader)) return;
         if (source.flushes() !== flushes) await sleep(CATCH_UP_PAUSE_MS, undefined, { ref: false });
         flushes = source.flushes();
@@ -214,11 +216,12 @@ export class TailServer {
     for (const row of rows) {
       if (isIndexKey(row[0])) continue;
       const lsn = keyLsn(row[0]);
-      if (lsn !== reader.sent + 1) {
+      if (lsn > reader.sent + 1) {
         await writeAll(reader, framesOf(run));
         run = [];
         await this.#sendTrimmed(reader, lsn - 1);
       }
+      if (lsn <= reader.sent) continue;
       run.push(row);
       reader.sent = lsn;
     }
@@ -226,13 +229,9 @@ export class TailServer {
   }
 
   async #sendTrimmed(reader: Reader, toLsn: number): Promise<void> {
-    const from_lsn = reader.sent + 1;
-    if (!(await this.#source.isTrimmed(from_lsn, toLsn))) {
-      const message = `records between LSN ${from_lsn} and ${toLsn} are missing and no trim took them: run verify`;
-      throw new VarveError('HOT_DAMAGED', message, { from_lsn, to_lsn: toLsn });
-    }
-    send(reader, { type: 'trimmed', from_lsn, to_lsn: toLsn });
-    reader.sent = toLsn;
+    const { from_lsn, to_lsn, hash } = await this.#source.trimmed(reader.sent + 1, toLsn);
+    send(reader, { type: 'trimmed', from_lsn, to_lsn, hash });
+    reader.sent = to_lsn;
   }
 }
 
@@ -277,11 +276,6 @@ function refuse(reader: Reader, error: unknown): void {
   const known = isVarveError(error) ? error : new VarveError('TAIL_LOST', 'the tail could not read the log', {}, error);
   send(reader, { type: 'refused', code: known.code, message: known.message });
   reader.socket.end();
-}
-
-/** The hash that a stored record carries, hex. */
-export function storedHash(value: Buffer): string {
-  return value.toString('hex', HASH_AT, HEAD_AT);
 }
 
 /** Asks whoever listens on a tail socket for its identity. undefined: nobody does. */

@@ -10,6 +10,7 @@
  */
 
 import { contextReach } from '../schemas/context.ts';
+import { isVarveError } from '../schemas/errors.ts';
 import { failpoint } from '../schemas/failpoint.ts';
 import { trajectoryIdFromBytes } from '../schemas/ids.ts';
 import type { BlobStore } from './blobs.ts';
@@ -18,11 +19,12 @@ import type { Head, Heads } from './heads.ts';
 import { type IndexBlock, type IndexEntry, TRIM } from './index-block.ts';
 import type { Lookup } from './lookup.ts';
 import { type Deletion, FLOOR_KEY, metaKey } from './meta.ts';
-import { decodeRecord, indexKey, readU64, recordKey, type TrimHead } from './record.ts';
+import { decodeRecord, indexKey, readU64, recordKey, type StoredEvent, type TrimHead } from './record.ts';
 import type { Rocks } from './rocks.ts';
 import { planTrim, type TrimCandidate, type TrimStep } from './trim-plan.ts';
 
 export type TrimReport = {
+  /** Those that let go of something. */
   readonly trajectories: number;
   readonly events: number;
   readonly blobs: number;
@@ -65,15 +67,17 @@ export async function trim(needs: TrimNeeds, limits: TrimLimits): Promise<TrimRe
   const candidates: TrimCandidate[] = [];
   for (const head of needs.heads) candidates.push(await candidateOf(needs, head, limits));
   const steps = planTrim(candidates, limits.ackedLsn);
+  let trajectories = 0;
   for (let i = 0; i < steps.length; i += MARKS_AT_ONCE) {
     const marked = await mark(needs, steps.slice(i, i + MARKS_AT_ONCE), limits.ackedLsn);
+    trajectories += marked.size;
     for (const [idBytes, throughLsn] of marked) await deleteRecords(needs, idBytes, throughLsn, deleted);
   }
   if (deleted.last > 0) await needs.db.compactRange(recordKey(deleted.first), recordKey(deleted.last));
   await raiseFloor(needs, limits.ackedLsn);
   const { blobs, bytes } = await needs.blobs.sweep(() => referenced(needs), limits.blobGraceMs, limits.nowMs);
   const floor_lsn = needs.floor().lsn;
-  return { trajectories: steps.length, events: deleted.events, blobs, blob_bytes: bytes, floor_lsn };
+  return { trajectories, events: deleted.events, blobs, blob_bytes: bytes, floor_lsn };
 }
 
 async function candidateOf(needs: TrimNeeds, head: Head, limits: TrimLimits): Promise<TrimCandidate> {
@@ -90,37 +94,50 @@ async function candidateOf(needs: TrimNeeds, head: Head, limits: TrimLimits): Pr
 }
 
 /** The least of last checkpoint, oldest reference of the context and oldest open intent. */
-async function neededFrom({ lookup }: TrimNeeds, head: Head): Promise<number | undefined> {
-  if (head.checkpointLsn === 0) return undefined;
-  const lsns = [head.checkpointLsn, ...(head.openIntents?.values() ?? [])];
+async function neededFrom(needs: TrimNeeds, head: Head): Promise<number | undefined> {
+  // A finished trajectory went whole and may have gone on since.
+  const goneLsn = head.trimmed?.lsn ?? 0;
+  if (head.checkpointLsn <= goneLsn) return undefined;
+  const lsns = [head.checkpointLsn, ...(head.openIntents?.values() ?? [])].filter((lsn) => lsn > goneLsn);
   let least = Number.POSITIVE_INFINITY;
   for (const lsn of lsns) {
-    const record = await lookup.record(lsn);
+    const record = await needs.lookup.record(lsn);
     if (record.kind === 'event') least = Math.min(least, record.event.sequence_number);
   }
-  // A context may stand on an earlier one, and that on another.
-  for (let lsn = head.contextLsn; lsn > 0; ) {
-    const record = await lookup.record(lsn);
-    if (record.kind !== 'event') break;
-    const reach = contextReach(record.event.payload);
-    least = Math.min(least, record.event.sequence_number, reach.oldest ?? least);
-    if (reach.base === undefined || reach.base <= (head.trimmed?.sequence ?? 0)) break;
-    least = Math.min(least, reach.base);
-    const base = await lookup.eventAt(head, reach.base);
-    lsn = Number(base.event.lsn);
+  if (head.contextLsn <= goneLsn) return least;
+  const context = await needs.lookup.record(head.contextLsn);
+  return context.kind === 'event' ? Math.min(least, await oldestShown(needs, head, context.event)) : least;
+}
+
+/** A context may stand on an earlier one, and that on another. */
+async function oldestShown(needs: TrimNeeds, head: Head, context: StoredEvent): Promise<number> {
+  const { sequence_number } = context;
+  const { oldest, base } = contextReach(context.payload);
+  const least = Math.min(sequence_number, oldest ?? sequence_number);
+  if (base === undefined || base >= sequence_number) return least;
+  const event = await eventHere(needs, head, base);
+  return event === undefined ? least : Math.min(least, await oldestShown(needs, head, event));
+}
+
+/** undefined: it was trimmed, or written elsewhere before this log adopted the trajectory. */
+async function eventHere({ lookup }: TrimNeeds, head: Head, sequence: number): Promise<StoredEvent | undefined> {
+  try {
+    return (await lookup.eventAt(head, sequence)).event;
+  } catch (error) {
+    if (isVarveError(error, 'HOT_TRIMMED')) return undefined;
+    throw error;
   }
-  return least;
 }
 
 /** Makes the marks durable; they stand for what they cover from then on. Returns the LSN each one covers. */
 async function mark(needs: TrimNeeds, steps: readonly TrimStep[], ackedLsn: number): Promise<Map<string, number>> {
-  const { commit, heads, lookup } = needs;
+  const { commit, heads } = needs;
   const marks: { head: Head; mark: TrimHead }[] = [];
   for (const { trajectory_id, through_sequence } of steps) {
     const head = heads.get(trajectory_id);
     if (head === undefined) continue;
-    const { event } = await lookup.eventAt(head, through_sequence);
-    if (Number(event.lsn) > ackedLsn) continue;
+    const event = await eventHere(needs, head, through_sequence);
+    if (event === undefined || Number(event.lsn) > ackedLsn) continue;
     const { sequence_number, cryptographic_hash, created_at, turn, fencing_token } = event;
     const position = { trajectory_id, sequence_number, cryptographic_hash, created_at, turn, fencing_token };
     marks.push({ head, mark: { kind: 'trim', ...position, through_lsn: Number(event.lsn) } });

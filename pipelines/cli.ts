@@ -1,6 +1,11 @@
 /** The commands of `varve`: names, options, help. What they do is in files of their own. */
 import { Command, InvalidArgumentError } from 'commander';
 import { benchDisk } from './bench-disk.ts';
+import { loadConfig } from './config.ts';
+import { runMigrate } from './run-migrate.ts';
+import { runSidecar } from './run-sidecar.ts';
+import { showConfig } from './show-config.ts';
+import { showStatus } from './show-status.ts';
 import { start } from './start.ts';
 import { startWorker } from './start-worker.ts';
 
@@ -25,6 +30,55 @@ export function buildProgram(signal: AbortSignal): Command {
     .action((directory: string, options: { agents: number; turns: number }) => startWorker(directory, options));
 
   program
+    .command('sidecar')
+    .description('replicate hot logs to the warm tier, for as long as it runs')
+    .option('--hot <path>', 'directory of a log, or a glob of several (hot.logs)')
+    .option('--port <n>', 'port of /healthz, /readyz, /status and /metrics; 0 takes a free one (sidecar.port)', whole)
+    .option('--drain', 'replicate until everything is out, then end')
+    .option('--once <directory>', "take over what is whole of a dead host's log, then end")
+    .option('--config <file>', 'configuration file')
+    .action(async (options: SidecarFlags) => {
+      const flags = { 'hot.logs': options.hot, 'sidecar.port': options.port };
+      const { config } = await loadConfig({ ...fileOf(options), flags });
+      const { drain, once } = options;
+      process.exitCode = await runSidecar(
+        config,
+        { ...(drain === undefined ? {} : { drain }), ...(once === undefined ? {} : { once }) },
+        signal,
+      );
+    });
+
+  program
+    .command('migrate')
+    .description('bring the database of the warm tier up to date')
+    .option('--dry-run', 'say what would be done')
+    .option('--json', 'machine-readable output')
+    .option('--config <file>', 'configuration file')
+    .action(async (options: ConfigFlag & { dryRun?: boolean; json?: boolean }) => {
+      const { config } = await loadConfig(fileOf(options));
+      await runMigrate(config, options);
+    });
+
+  program
+    .command('status')
+    .description('how far each log is replicated, what is held back, what needs a person')
+    .option('--json', 'machine-readable output')
+    .option('--config <file>', 'configuration file')
+    .action(async (options: ConfigFlag & { json?: boolean }) => {
+      const { config } = await loadConfig(fileOf(options));
+      process.exitCode = await showStatus(config, options.json === true);
+    });
+
+  program
+    .command('config')
+    .description('what is in force, and where it came from')
+    .option('--json', 'machine-readable output')
+    .option('--config <file>', 'configuration file')
+    .action(async (options: ConfigFlag & { json?: boolean }) =>
+      showConfig(await loadConfig(fileOf(options)), options.json === true),
+    );
+
+  program
     .command('bench')
     .description('measure this machine')
     .command('disk')
@@ -36,6 +90,22 @@ export function buildProgram(signal: AbortSignal): Command {
     .action((options: { dir: string; rounds?: number; bytes?: number; json?: boolean }) => benchDisk(options, signal));
 
   return program;
+}
+
+type ConfigFlag = { readonly config?: string };
+type SidecarFlags = ConfigFlag & {
+  readonly hot?: string;
+  readonly port?: number;
+  readonly drain?: boolean;
+  readonly once?: string;
+};
+
+function fileOf({ config }: ConfigFlag): { file?: string } {
+  return config === undefined ? {} : { file: config };
+}
+
+function whole(text: string): number {
+  return text === '0' ? 0 : positive(text);
 }
 
 function positive(text: string): number {

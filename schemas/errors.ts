@@ -16,6 +16,7 @@ const DAMAGE = { retry: false, exit: 5 } as const;
 export const ERROR_CODES = {
   // What a caller gave: refused before anything is written.
   INVALID_OPTION: USAGE,
+  INVALID_CONFIG: USAGE,
   INVALID_ID: USAGE,
   ID_AHEAD_OF_CLOCK: USAGE,
   INVALID_EVENT_TYPE: USAGE,
@@ -67,6 +68,58 @@ export const ERROR_CODES = {
   TAIL_CURSOR_AHEAD: DAMAGE,
   TAIL_PROTOCOL: DAMAGE,
   TAIL_GAP: DAMAGE,
+
+  // Object stores. Every operation of the port is idempotent or conditional, so each may be sent again.
+  STORE_UNAVAILABLE: LATER,
+  STORE_THROTTLED: LATER,
+  /** Another operation on the same key was under way; this one had no effect. */
+  STORE_CONFLICT: LATER,
+  /** The effect may have happened. Sending again is safe; after a conditional put, look at what is there. */
+  STORE_AMBIGUOUS: LATER,
+  STORE_DENIED: ENVIRONMENT,
+  STORE_REFUSED: ENVIRONMENT,
+  STORE_FULL: ENVIRONMENT,
+  /** The store overwrites what a conditional put must not. */
+  STORE_UNCONDITIONAL: ENVIRONMENT,
+  STORE_MISSING: ENVIRONMENT,
+  STORE_KEY_INVALID: USAGE,
+  STORE_TOO_LARGE: USAGE,
+  /** What was read back is not what was put. */
+  STORE_CORRUPT: DAMAGE,
+  /** What was to be put has not the length or the hash that it was announced with; nothing was stored. */
+  STORE_BODY_MISMATCH: DAMAGE,
+
+  // The warm tier: its server and its schema.
+  WARM_NO_SERVER: ENVIRONMENT,
+  WARM_START_FAILED: ENVIRONMENT,
+  WARM_STOP_FAILED: ENVIRONMENT,
+  WARM_NOT_READY: LATER,
+  WARM_SERVER_TOO_OLD: USAGE,
+  WARM_NOT_MIGRATED: USAGE,
+  WARM_TOO_NEW: USAGE,
+  WARM_MIGRATION_CHANGED: USAGE,
+  WARM_MIGRATION_INVALID: USAGE,
+
+  // What PostgreSQL or the way to it answers (warm/sqlstate.ts).
+  WARM_CLOSED: ENVIRONMENT,
+  WARM_UNAVAILABLE: LATER,
+  WARM_OUTCOME_UNKNOWN: LATER,
+  WARM_OVERLOADED: LATER,
+  WARM_DISK_FULL: LATER,
+  WARM_CONFLICT: LATER,
+  WARM_LOCKED: LATER,
+  WARM_TIMEOUT: LATER,
+  WARM_READ_ONLY: LATER,
+  WARM_NO_PARTITION: ENVIRONMENT,
+  WARM_REFUSED_DATA: USAGE,
+  WARM_REFUSED_LOGIN: USAGE,
+  WARM_FORBIDDEN: USAGE,
+  WARM_CONSTRAINT: ENVIRONMENT,
+  WARM_UNSUPPORTED: ENVIRONMENT,
+  WARM_SQL: ENVIRONMENT,
+  WARM_SERVER_FAILED: ENVIRONMENT,
+  WARM_DAMAGED: DAMAGE,
+  WARM_UNREADABLE_VALUE: DAMAGE,
 } as const satisfies Record<string, CodeEntry>;
 
 export type ErrorCode = keyof typeof ERROR_CODES;

@@ -5,7 +5,7 @@
 import * as path from 'node:path';
 import { newTrajectoryId } from '../../schemas/ids.ts';
 import { bare } from './stores/bare.ts';
-import { rawOne } from './stores/raw.ts';
+import { rawAwaited, rawOne } from './stores/raw.ts';
 import { varve } from './stores/varve.ts';
 import type { Contender, Store } from './support/contender.ts';
 import { appendInTurn, collectGarbage } from './support/load.ts';
@@ -24,7 +24,7 @@ export const appendOne: Measurement = { name: 'append-one', title: 'One trajecto
 type Latencies = { readonly p50: Series; readonly p99: Series };
 
 async function run(plan: Plan): Promise<Report> {
-  const contenders = [rawOne, varve, bare, ...plan.peers];
+  const contenders = [rawOne, rawAwaited, varve, bare, ...plan.peers];
   const appends = plan.quick ? APPENDS_QUICK : APPENDS;
   const measured = await measure(contenders, appends, plan);
   const of = (name: string) => measured.get(name) as Latencies;

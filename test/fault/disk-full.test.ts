@@ -101,7 +101,7 @@ describe('a failing disk', () => {
     { call: 'write', how: 'ENOSPC', count: 1, file: WAL },
     { call: 'write', how: 'short', count: 1, file: WAL },
     { call: 'write', how: 'EIO', count: 1, file: '/blobs/' },
-    { call: 'write', how: 'short', count: 1, file: '/blobs/' },
+    { call: 'write', how: 'ENOSPC', count: 1, file: '/blobs/' },
     { call: 'sync', how: 'EIO', count: 1, file: '/blobs/' },
     { call: 'write', how: 'ENOSPC', count: 0, file: '.sst', options: { writeBufferBytes: 256 * KIB } },
     { call: 'sync', how: 'EIO', count: 0, file: '.sst', options: { writeBufferBytes: 256 * KIB } },

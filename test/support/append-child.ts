@@ -5,7 +5,7 @@
  *   open <durable LSN>
  *   ack <n> <sequence number> <LSN> <hash>       the log said: durable
  *   error <n> <sequence number> <code>           the append was refused or failed; outcome unknown
- *   pending <count>                              appends that had no answer 10 s after the first error
+ *   pending <count>                              appends without an answer: 10 s after an error, or 30 s after anything
  *   done <step>                                  that step has ended
  *
  * What is appended is `workload.ts`. Lines are written with writeSync, so what was printed is received (see child.ts).
@@ -55,6 +55,8 @@ const ids = readFileSync(plan.idFile, 'utf8').trim().split('\n') as TrajectoryId
 const stdin = createInterface({ input: process.stdin });
 const received: string[] = [];
 stdin.on('line', (line) => received.push(line));
+// Whoever started this has died.
+stdin.on('close', () => process.exit(1));
 
 let log: HotLog | undefined;
 for (const step of plan.steps) {
@@ -133,12 +135,14 @@ async function appendAround(log: HotLog, events: number, onlyMayFinish: boolean)
     }
   });
   const all = Promise.all(writers);
-  for (let waitedMs = 0; ; waitedMs = stopped ? waitedMs + 100 : 0) {
+  let answered = left;
+  for (let waitedMs = 0; waitedMs < (stopped ? 10_000 : 30_000); waitedMs += 100) {
     if ((await Promise.race([all, sleep(100, 'waiting' as const)])) !== 'waiting') return;
-    if (waitedMs < 10_000) continue;
-    print(`pending ${underWay}`);
-    return;
+    if (answered !== left) waitedMs = 0;
+    answered = left;
   }
+  stopped = true;
+  print(`pending ${underWay}`);
 }
 
 /** Returns how many events it appended. */

@@ -26,6 +26,8 @@ const PART = 50_000;
 
 const plan = JSON.parse(process.argv[2] as string) as LargePlan;
 const log = await HotLog.open(plan.directory);
+// Whoever started this has died.
+process.stdin.on('end', () => process.exit(1)).resume();
 const digest = createHash('sha256');
 let events = 0;
 let bytes = 0;

@@ -8,6 +8,8 @@ import { TailReader } from '../../hot/tail-reader.ts';
 import { isVarveError } from '../../schemas/errors.ts';
 
 const directory = JSON.parse(process.argv[2] as string) as string;
+// Whoever started this has died.
+process.stdin.on('end', () => process.exit(1)).resume();
 writeSync(1, 'started\n');
 const reader = await connect();
 for await (const batch of reader) {

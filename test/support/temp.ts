@@ -33,3 +33,6 @@ export class TempDirectory implements Disposable {
 process.on('exit', () => {
   for (const directory of live) directory[Symbol.dispose]();
 });
+
+// Without a handler SIGTERM ends the process and 'exit' is not emitted: directories, mounts and children would stay.
+process.once('SIGTERM', () => process.exit(143));

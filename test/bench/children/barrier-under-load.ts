@@ -1,11 +1,13 @@
 /**
  * Appends one after another while the same process keeps its libuv pool busy with other work; the size of the pool is
- * this process's UV_THREADPOOL_SIZE. Its result: for each load, the latencies of every round.
+ * this process's UV_THREADPOOL_SIZE. Each line on stdin asks for one round over all loads; its answer is one line with
+ * the latencies by load.
  */
 import { randomBytes } from 'node:crypto';
 import * as dns from 'node:dns/promises';
 import * as fs from 'node:fs/promises';
 import * as path from 'node:path';
+import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import * as zlib from 'node:zlib';
@@ -13,24 +15,18 @@ import { HotLog } from '../../../hot/log.ts';
 import { newTrajectoryId } from '../../../schemas/ids.ts';
 import { KIB, MIB } from '../../../schemas/limits.ts';
 import { childArgument, tellParent } from '../support/child-result.ts';
-import { inTurns } from '../support/rounds.ts';
 import { makeSamples, sampleAt } from '../support/samples.ts';
 
 export type PoolWork = 'nothing' | 'zlib' | 'fs' | 'dns' | 'mixed';
 export type PoolLoad = { readonly work: PoolWork; readonly jobs: number };
-export type PoolArgument = {
-  readonly dir: string;
-  readonly rounds: number;
-  readonly appends: number;
-  readonly loads: readonly PoolLoad[];
-};
-/** Milliseconds, by load, then by round. */
-export type PoolResult = readonly (readonly (readonly number[])[])[];
+export type PoolArgument = { readonly dir: string; readonly appends: number; readonly loads: readonly PoolLoad[] };
+/** Milliseconds, by load. */
+export type PoolRound = readonly (readonly number[])[];
 
 /** An append may take tens of milliseconds under load; a round must end all the same. */
-const ROUND_MS_MAX = 500;
+const LOAD_MS_MAX = 500;
 
-const { dir, rounds, appends, loads } = childArgument() as PoolArgument;
+const { dir, appends, loads } = childArgument() as PoolArgument;
 await fs.mkdir(dir, { recursive: true });
 const file = path.join(dir, 'large');
 await fs.writeFile(file, Buffer.alloc(4 * MIB, 1));
@@ -59,7 +55,7 @@ async function measure({ work, jobs }: PoolLoad): Promise<number[]> {
   await sleep(30);
   const latencies: number[] = [];
   const start = performance.now();
-  for (let n = 0, now = start; n < appends && now - start < ROUND_MS_MAX; n++) {
+  for (let n = 0, now = start; n < appends && now - start < LOAD_MS_MAX; n++) {
     await log.append(trajectory, sampleAt(samples, n).event);
     const then = now;
     now = performance.now();
@@ -70,10 +66,9 @@ async function measure({ work, jobs }: PoolLoad): Promise<number[]> {
   return latencies;
 }
 
-const result = new Map<PoolLoad, number[][]>(loads.map((load) => [load, []]));
-await inTurns(loads, rounds, async (load, counts) => {
-  const latencies = await measure(load);
-  if (counts) result.get(load)?.push(latencies);
-});
-await log.close();
-tellParent([...result.values()]);
+tellParent('ready');
+for await (const _ of createInterface(process.stdin)) {
+  const round: number[][] = [];
+  for (const load of loads) round.push(await measure(load));
+  tellParent(round satisfies PoolRound);
+}

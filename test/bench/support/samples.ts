@@ -1,6 +1,7 @@
 /**
- * The events that all contenders append: results of tool calls with a payload of an exact canonical size, half of it
- * random text, so that no store gains by compressing what real output would not let it.
+ * The events that all contenders append: results of tool calls with a payload of an exact canonical size. Their output
+ * is lines as a tool prints them, with quotes and newlines to escape, and mostly random, so that no store gains by
+ * compressing what real output would not let it.
  */
 import { randomBytes } from 'node:crypto';
 import { canonicalJson, type JsonObject } from '../../../schemas/canonical.ts';
@@ -59,6 +60,9 @@ function makePayload(payloadBytes: number): JsonObject {
   };
   const room = payloadBytes - canonicalJson(payload).length;
   let output = '';
-  while (output.length < room) output += `${randomBytes(18).toString('base64')} drwxr-xr-x 42 root `;
-  return { ...payload, output: output.slice(0, room) };
+  while (output.length < room) output += `-rw-r--r-- 1 root "${randomBytes(24).toString('base64')}"\n`;
+  // Quotes and newlines take two bytes each once they are escaped, so the last bytes are found by trying.
+  while (canonicalJson(output).length - 2 > room) output = output.slice(0, -1);
+  if (canonicalJson(output).length - 2 < room) output += '.';
+  return { ...payload, output };
 }

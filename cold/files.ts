@@ -1,0 +1,53 @@
+/** Folders that survive a power cut, and errors of the file system in the store's terms. */
+import { mkdir, open } from 'node:fs/promises';
+import { dirname } from 'node:path';
+import { type ErrorCode, isVarveError, VarveError } from '../schemas/errors.ts';
+
+export const FILE_MODE = 0o600;
+const FOLDER_MODE = 0o700;
+
+export async function syncFolder(path: string): Promise<void> {
+  const handle = await open(path, 'r');
+  try {
+    await handle.sync();
+  } finally {
+    await handle.close();
+  }
+}
+
+/** Creates a folder and its parents; when it resolves, the entries of those that it created survive a power cut. */
+export async function makeFolder(path: string): Promise<void> {
+  const first = await mkdir(path, { recursive: true, mode: FOLDER_MODE });
+  if (first === undefined) return;
+  for (let folder = path; folder.length >= first.length; folder = dirname(folder)) await syncFolder(dirname(folder));
+}
+
+/** The errno of a Node error, such as ENOENT. */
+export function errnoOf(error: unknown): string | undefined {
+  return error instanceof Error ? (error as NodeJS.ErrnoException).code : undefined;
+}
+
+const CODES: Readonly<Record<string, ErrorCode>> = {
+  ENOENT: 'STORE_MISSING',
+  EACCES: 'STORE_DENIED',
+  EPERM: 'STORE_DENIED',
+  EROFS: 'STORE_DENIED',
+  ENOSPC: 'STORE_FULL',
+  EDQUOT: 'STORE_FULL',
+  EFBIG: 'STORE_TOO_LARGE',
+  ENAMETOOLONG: 'STORE_KEY_INVALID',
+  // A folder where an object should be, or the other way round.
+  EEXIST: 'STORE_KEY_INVALID',
+  EISDIR: 'STORE_KEY_INVALID',
+  ENOTDIR: 'STORE_KEY_INVALID',
+  ELOOP: 'STORE_REFUSED',
+  EXDEV: 'STORE_REFUSED',
+};
+
+/** What the system said of a key, as an error of the port. Other things than system errors pass through. */
+export function fileError(error: unknown, key: string): unknown {
+  const errno = errnoOf(error);
+  if (isVarveError(error) || errno === undefined) return error;
+  const code = CODES[errno] ?? 'STORE_UNAVAILABLE';
+  return new VarveError(code, `${key}: ${errno}`, { key, errno }, error);
+}

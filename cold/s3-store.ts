@@ -1,0 +1,497 @@
+/**
+ * Object store in a bucket: `s3:`, of AWS or of whoever speaks its protocol.
+ *
+ * An object is put with one PutObject, which S3 makes visible whole or not at all; long ones by `put` with a multipart
+ * upload, which CompleteMultipartUpload publishes. `putIfAbsent` never takes the second way: no server that was tried
+ * keeps a condition there.
+ *
+ * The condition is a dialect, found at open by trying: `If-None-Match: *`, or Google's `x-goog-if-generation-match: 0`.
+ *
+ * Integrity is end to end and does not depend on what a server knows of checksums: every body's SHA-256 is in the signed
+ * header x-amz-content-sha256, which the server checks before it stores, and in the object's metadata
+ * (`varve-sha256`), against which a whole read is checked. For that, a source whose hash is not known is read twice.
+ * Ranges are checked by length and place. Google's dialect keeps no metadata of ours; its objects are checked by length.
+ *
+ * The SDK's retries are off. Credentials come from its usual chain: environment, shared files, SSO, container, instance.
+ */
+import { createHash, hash } from 'node:crypto';
+import { Readable } from 'node:stream';
+import {
+  AbortMultipartUploadCommand,
+  CompleteMultipartUploadCommand,
+  CreateMultipartUploadCommand,
+  DeleteObjectCommand,
+  DeleteObjectsCommand,
+  GetObjectCommand,
+  type GetObjectCommandOutput,
+  HeadObjectCommand,
+  ListMultipartUploadsCommand,
+  ListObjectsV2Command,
+  PutObjectCommand,
+  type PutObjectCommandInput,
+  S3Client,
+  UploadPartCommand,
+} from '@aws-sdk/client-s3';
+import { isVarveError, VarveError } from '../schemas/errors.ts';
+import { MIB } from '../schemas/limits.ts';
+import { type Body, bytesOf, chunksOf, piecesOf, refuseAborted, sha256Of } from './body.ts';
+import { checkKey, checkPrefix, compareKeys, KEY_BYTES_MAX } from './keys.ts';
+import {
+  type ByteRange,
+  type CallOptions,
+  checkRange,
+  type GetOptions,
+  type ListOptions,
+  type ObjectEntry,
+  type ObjectHead,
+  type ObjectStore,
+  type PutOutcome,
+  type Upload,
+} from './object-store.ts';
+import { keepsCondition } from './probe.ts';
+import { codeOfName, type Effect, s3Error } from './s3-errors.ts';
+
+export type S3Options = {
+  readonly bucket: string;
+  /** Folder in the bucket under which all keys are, without slashes at its ends. @default the whole bucket */
+  readonly root?: string | undefined;
+  /** URL of the server. @default AWS, or what its usual configuration names */
+  readonly endpoint?: string | undefined;
+  /** @default the usual chain of AWS; with an endpoint us-east-1 */
+  readonly region?: string | undefined;
+  /** Bucket in the path instead of the host name. @default true with an endpoint: few servers of one's own have DNS */
+  readonly pathStyle?: boolean | undefined;
+  /** Longest silence of the server, in milliseconds; then the request counts as lost. @default 60,000 */
+  readonly timeoutMs?: number | undefined;
+};
+
+/** S3's limit of one PutObject. */
+const PUT_BYTES_MAX = 5 * 1024 * MIB;
+/** Bodies above this are put in parts: past it, sending all of it again costs more than some requests. */
+const PARTS_OVER_BYTES = 64 * MIB;
+const PARTS_MAX = 10_000;
+/** One part is held in memory. At the largest size an upload has 625 GiB. */
+const PART_BYTES = 16 * MIB;
+const PART_BYTES_MAX = 64 * MIB;
+/** Bodies above this are looked for before a conditional put sends them. */
+const LOOK_FIRST_OVER_BYTES = MIB;
+const DELETE_KEYS_MAX = 1000;
+const CONNECT_MS = 10_000;
+const HASH_METADATA = 'varve-sha256';
+
+type Dialect = 'if-none-match' | 'goog-generation';
+
+export class S3Store implements ObjectStore {
+  readonly url: string;
+  readonly putIfAbsentBytesMax = PUT_BYTES_MAX;
+  readonly #client: S3Client;
+  readonly #bucket: string;
+  /** Empty, or with a slash at its end. */
+  readonly #root: string;
+  #dialect: Dialect = 'if-none-match';
+
+  private constructor(client: S3Client, bucket: string, root: string) {
+    this.#client = client;
+    this.#bucket = bucket;
+    this.#root = root;
+    this.url = `s3://${bucket}/${root}`;
+  }
+
+  /** @throws VarveError STORE_UNCONDITIONAL: the server overwrites what a conditional put must not */
+  static async open(options: S3Options, call: CallOptions = {}): Promise<S3Store> {
+    const { bucket, root, endpoint, timeoutMs = 60_000 } = options;
+    if (root !== undefined) checkKey(root);
+    const region = options.region ?? (endpoint === undefined ? undefined : 'us-east-1');
+    const client = new S3Client({
+      ...(endpoint === undefined ? {} : { endpoint }),
+      ...(region === undefined ? {} : { region }),
+      forcePathStyle: options.pathStyle ?? endpoint !== undefined,
+      maxAttempts: 1,
+      requestChecksumCalculation: 'WHEN_REQUIRED',
+      responseChecksumValidation: 'WHEN_REQUIRED',
+      // Not every server answers to it, and then it delays a body by six seconds.
+      expectContinueHeader: false,
+      requestHandler: { connectionTimeout: Math.min(CONNECT_MS, timeoutMs), socketTimeout: timeoutMs },
+      customUserAgent: 'varve',
+    });
+    const store = new S3Store(client, bucket, root === undefined ? '' : `${root}/`);
+    try {
+      for (const dialect of ['if-none-match', 'goog-generation'] as const) {
+        store.#dialect = dialect;
+        if (await store.#understands(call.signal)) return store;
+      }
+      const text = `${store.url} overwrites what a conditional put must not, so two writers could undo each other's commits; use another store`;
+      throw new VarveError('STORE_UNCONDITIONAL', text, { url: store.url });
+    } catch (error) {
+      await store.close();
+      throw error;
+    }
+  }
+
+  async putIfAbsent(key: string, body: Body, options: CallOptions = {}): Promise<PutOutcome> {
+    const Key = this.#keyOf(key);
+    const { signal } = options;
+    refuseAborted(signal);
+    const bytes = bytesOf(body);
+    if (bytes > PUT_BYTES_MAX) throw tooLarge(key, bytes, PUT_BYTES_MAX);
+    if (bytes > LOOK_FIRST_OVER_BYTES && (await this.head(key, options)) !== undefined) return 'exists';
+    try {
+      await this.#putObject(Key, body, true, signal);
+      return 'created';
+    } catch (error) {
+      if (!isVarveError(error)) throw error;
+      const { status, s3_code } = error.details;
+      if (status === 412) return 'exists';
+      if (s3_code !== 'NotImplemented') throw error;
+      throw new VarveError('STORE_UNCONDITIONAL', `${this.url} knows no conditional put`, error.details, error);
+    }
+  }
+
+  async put(key: string, body: Body, options: CallOptions = {}): Promise<void> {
+    const Key = this.#keyOf(key);
+    refuseAborted(options.signal);
+    if (bytesOf(body) > PARTS_OVER_BYTES) await this.#putParts(Key, body, options.signal);
+    else await this.#putObject(Key, body, false, options.signal);
+  }
+
+  async *get(key: string, options: GetOptions = {}): AsyncGenerator<Uint8Array, void, void> {
+    const { range, signal } = options;
+    checkRange(range);
+    const Range = range === undefined ? undefined : `bytes=${range.start}-${range.end - 1}`;
+    const input = { Bucket: this.#bucket, Key: this.#keyOf(key), Range };
+    refuseAborted(signal);
+    const sent = { ...(signal === undefined ? {} : { abortSignal: signal }) };
+    const answer = await this.#ask('none', 'get', key, () => this.#client.send(new GetObjectCommand(input), sent));
+    const body = answer.Body as Readable;
+    try {
+      const expected = expectedBytes(key, range, answer);
+      const sha256 = range === undefined ? answer.Metadata?.[HASH_METADATA] : undefined;
+      const digest = sha256 === undefined ? undefined : createHash('sha256');
+      let bytes = 0;
+      for await (const chunk of body as AsyncIterable<Buffer>) {
+        refuseAborted(signal);
+        bytes += chunk.byteLength;
+        digest?.update(chunk);
+        yield chunk;
+      }
+      if (bytes !== expected) {
+        throw new VarveError('STORE_UNAVAILABLE', `${key}: ${bytes} of ${expected} bytes came`, { key, bytes });
+      }
+      if (digest !== undefined && digest.digest('hex') !== sha256) {
+        throw corrupt(key, 'its bytes have not the SHA-256 that they were put with');
+      }
+    } catch (error) {
+      refuseAborted(signal);
+      throw s3Error(error, 'none', `get ${key}`, { key });
+    } finally {
+      body.destroy();
+    }
+  }
+
+  async head(key: string, options: CallOptions = {}): Promise<ObjectHead | undefined> {
+    const input = { Bucket: this.#bucket, Key: this.#keyOf(key) };
+    const sent = sendOptions(options);
+    try {
+      const found = await this.#ask('none', 'head', key, () => this.#client.send(new HeadObjectCommand(input), sent));
+      if (found.ContentLength === undefined) throw corrupt(key, 'the server does not say how long it is');
+      return { bytes: found.ContentLength, modifiedMs: found.LastModified?.getTime() ?? 0, etag: found.ETag };
+    } catch (error) {
+      if (isVarveError(error, 'STORE_MISSING')) return undefined;
+      throw error;
+    }
+  }
+
+  async *list(prefix: string, options: ListOptions = {}): AsyncGenerator<ObjectEntry, void, void> {
+    checkPrefix(prefix);
+    const StartAfter = options.startAfter === undefined ? undefined : this.#root + options.startAfter;
+    const input = { Bucket: this.#bucket, Prefix: this.#root + prefix, EncodingType: 'url', StartAfter } as const;
+    let last = '';
+    let ContinuationToken: string | undefined;
+    do {
+      const command = new ListObjectsV2Command({ ...input, ContinuationToken });
+      const sent = sendOptions(options);
+      const page = await this.#ask('none', 'list', prefix, () => this.#client.send(command, sent));
+      for (const { Key, Size, LastModified } of page.Contents ?? []) {
+        const key = this.#decoded(Key, page.EncodingType);
+        if (compareKeys(key, last) <= 0) throw outOfOrder(this.url, key, last);
+        last = key;
+        yield { key, bytes: Size ?? 0, modifiedMs: LastModified?.getTime() ?? 0 };
+      }
+      ContinuationToken = page.IsTruncated === true ? page.NextContinuationToken : undefined;
+      if (page.IsTruncated === true && ContinuationToken === undefined) {
+        throw new VarveError('STORE_REFUSED', `${this.url} breaks off its list of ${prefix}`, { prefix });
+      }
+    } while (ContinuationToken !== undefined);
+  }
+
+  async delete(key: string, options: CallOptions = {}): Promise<void> {
+    const input = { Bucket: this.#bucket, Key: this.#keyOf(key) };
+    refuseAborted(options.signal);
+    try {
+      // A delete that happened twice is a delete: nothing about it is ambiguous.
+      await this.#ask('none', 'delete', key, () => this.#client.send(new DeleteObjectCommand(input)));
+    } catch (error) {
+      if (!isVarveError(error, 'STORE_MISSING')) throw error;
+    }
+  }
+
+  async deleteMany(keys: readonly string[], options: CallOptions = {}): Promise<void> {
+    const full = keys.map((key) => this.#keyOf(key));
+    const failed: { key: string; name: string }[] = [];
+    for (let at = 0; at < full.length; at += DELETE_KEYS_MAX) {
+      refuseAborted(options.signal);
+      const batch = full.slice(at, at + DELETE_KEYS_MAX);
+      try {
+        for (const { Key = '', Code = 'unknown' } of await this.#deleteBatch(batch)) {
+          if (Code !== 'NoSuchKey') failed.push({ key: Key.slice(this.#root.length), name: Code });
+        }
+      } catch (error) {
+        if (!isVarveError(error) || ![405, 501].includes(Number(error.details['status']))) throw error;
+        // Not every server knows requests for many keys.
+        for (const key of batch) await this.delete(key.slice(this.#root.length), options);
+      }
+    }
+    const first = failed[0];
+    if (first === undefined) return;
+    throw new VarveError(
+      codeOfName(first.name),
+      `${failed.length} of ${keys.length} keys were not deleted, the first: ${first.key} (${first.name})`,
+      { failed: failed.map(({ key }) => key) },
+    );
+  }
+
+  async *listUploads(
+    prefix: string,
+    startedBeforeMs: number,
+    options: CallOptions = {},
+  ): AsyncGenerator<Upload, void, void> {
+    checkPrefix(prefix);
+    const input = { Bucket: this.#bucket, Prefix: this.#root + prefix, EncodingType: 'url' } as const;
+    let from: { KeyMarker?: string | undefined; UploadIdMarker?: string | undefined } | undefined = {};
+    while (from !== undefined) {
+      const command: ListMultipartUploadsCommand = new ListMultipartUploadsCommand({ ...input, ...from });
+      const sent = sendOptions(options);
+      const page = await this.#ask('none', 'list uploads', prefix, () => this.#client.send(command, sent));
+      for (const { Key, UploadId = '', Initiated } of page.Uploads ?? []) {
+        const key = this.#decoded(Key, page.EncodingType);
+        const startedMs = Initiated?.getTime() ?? Number.POSITIVE_INFINITY;
+        if (startedMs < startedBeforeMs && key.startsWith(prefix)) yield { key, id: UploadId, startedMs };
+      }
+      const marker = page.EncodingType === 'url' ? decodeKey(page.NextKeyMarker ?? '') : page.NextKeyMarker;
+      from = page.IsTruncated === true ? { KeyMarker: marker, UploadIdMarker: page.NextUploadIdMarker } : undefined;
+    }
+  }
+
+  async abortUpload(upload: Upload, options: CallOptions = {}): Promise<void> {
+    const input = { Bucket: this.#bucket, Key: this.#keyOf(upload.key), UploadId: upload.id };
+    refuseAborted(options.signal);
+    try {
+      await this.#ask('none', 'abort the upload of', upload.key, () =>
+        this.#client.send(new AbortMultipartUploadCommand(input)),
+      );
+    } catch (error) {
+      if (!isVarveError(error, 'STORE_MISSING')) throw error;
+    }
+  }
+
+  async close(): Promise<void> {
+    this.#client.destroy();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  async #understands(signal: AbortSignal | undefined): Promise<boolean> {
+    try {
+      return await keepsCondition(this, signal);
+    } catch (error) {
+      if (isVarveError(error, 'STORE_UNCONDITIONAL')) return false;
+      throw error;
+    }
+  }
+
+  async #putObject(Key: string, body: Body, ifAbsent: boolean, signal: AbortSignal | undefined): Promise<void> {
+    const sha256 = await sha256Of(body, signal);
+    const isGoogle = this.#dialect === 'goog-generation';
+    const input: PutObjectCommandInput = { Bucket: this.#bucket, Key, ContentLength: bytesOf(body) };
+    // Google refuses requests that mix x-amz- headers of its own meaning with x-goog- ones.
+    if (!isGoogle) {
+      input.Metadata = { [HASH_METADATA]: sha256 };
+      input.ChecksumSHA256 = Buffer.from(sha256, 'hex').toString('base64');
+      if (ifAbsent) input.IfNoneMatch = '*';
+    }
+    const headers: Record<string, string> = { 'x-amz-content-sha256': sha256 };
+    if (isGoogle && ifAbsent) headers['x-goog-if-generation-match'] = '0';
+    await sendBody(body, signal, (Body, abortSignal) => {
+      const command = withHeaders(new PutObjectCommand({ ...input, Body }), headers);
+      return this.#ask('write', 'put', Key, () => this.#client.send(command, { abortSignal }));
+    });
+  }
+
+  async #putParts(Key: string, body: Body, signal: AbortSignal | undefined): Promise<void> {
+    const bytes = bytesOf(body);
+    const partBytes = Math.max(PART_BYTES, Math.ceil(bytes / PARTS_MAX / MIB) * MIB);
+    if (partBytes > PART_BYTES_MAX) throw tooLarge(Key, bytes, PART_BYTES_MAX * PARTS_MAX);
+    const Metadata = { [HASH_METADATA]: await sha256Of(body, signal) };
+    const object = { Bucket: this.#bucket, Key };
+    const { UploadId } = await this.#ask('none', 'begin the upload of', Key, () =>
+      this.#client.send(new CreateMultipartUploadCommand({ ...object, Metadata })),
+    );
+    const Parts: { PartNumber: number; ETag: string | undefined }[] = [];
+    try {
+      for await (const Body of piecesOf(chunksOf(body, signal), partBytes)) {
+        const PartNumber = Parts.length + 1;
+        const command = new UploadPartCommand({ ...object, UploadId, PartNumber, Body });
+        const signed = withHeaders(command, { 'x-amz-content-sha256': hash('sha256', Body, 'hex') });
+        const part = await this.#ask('none', `upload part ${PartNumber} of`, Key, () => this.#client.send(signed));
+        Parts.push({ PartNumber, ETag: part.ETag });
+      }
+      // COMMIT POINT. Parts that nobody sees before, the object after.
+      const command = new CompleteMultipartUploadCommand({ ...object, UploadId, MultipartUpload: { Parts } });
+      await this.#ask('write', 'complete the upload of', Key, () => this.#client.send(command));
+    } catch (error) {
+      // After an ambiguous completion there may be nothing to abort; whatever is left, a sweep finds.
+      if (!isVarveError(error, 'STORE_AMBIGUOUS')) await this.#tryAbort(Key, UploadId);
+      throw error;
+    }
+  }
+
+  /** A failure is not the caller's: it has a worse one already, and the sweep of old uploads comes by. */
+  async #tryAbort(Key: string, UploadId: string | undefined): Promise<void> {
+    const command = new AbortMultipartUploadCommand({ Bucket: this.#bucket, Key, UploadId });
+    await this.#client.send(command).catch(() => {});
+  }
+
+  async #deleteBatch(keys: readonly string[]): Promise<{ Key?: string; Code?: string }[]> {
+    const Delete = { Quiet: true, Objects: keys.map((Key) => ({ Key })) };
+    const command = new DeleteObjectsCommand({ Bucket: this.#bucket, Delete });
+    // Servers older than the SDK's checksums insist on Content-MD5.
+    command.middlewareStack.add(
+      (next) => (args) => {
+        const request = args.request as { body: string; headers: Record<string, string> };
+        request.headers['content-md5'] = hash('md5', request.body, 'base64');
+        return next(args);
+      },
+      { step: 'build', name: 'varveContentMd5', priority: 'low' },
+    );
+    const answer = await this.#ask('none', 'delete', `${keys.length} keys`, () => this.#client.send(command));
+    return (answer.Errors ?? []) as { Key?: string; Code?: string }[];
+  }
+
+  async #ask<T>(effect: Effect, verb: string, key: string, send: () => Promise<T>): Promise<T> {
+    try {
+      return await send();
+    } catch (error) {
+      throw s3Error(error, effect, `${verb} ${key} in ${this.url}`, { key });
+    }
+  }
+
+  /** @throws VarveError STORE_KEY_INVALID */
+  #keyOf(key: string): string {
+    checkKey(key);
+    const full = this.#root + key;
+    if (Buffer.byteLength(full) <= KEY_BYTES_MAX) return full;
+    throw new VarveError('STORE_KEY_INVALID', `with the root a key has over ${KEY_BYTES_MAX} bytes`, { key });
+  }
+
+  /** A key of a list, relative to the root. */
+  #decoded(key: string | undefined, encoding: string | undefined): string {
+    const full = encoding === 'url' ? decodeKey(key ?? '') : (key ?? '');
+    if (full.startsWith(this.#root) && full.length > this.#root.length) return full.slice(this.#root.length);
+    throw new VarveError('STORE_REFUSED', `${this.url} lists what was not asked for: ${full}`, { key: full });
+  }
+}
+
+type HeaderStep = { step: 'build'; name: string };
+type Stacked = {
+  middlewareStack: {
+    add(
+      // biome-ignore format: one line of types
+      step: (next: (args: { request: unknown; input: never }) => Promise<never>) => (args: { request: unknown; input: never }) => Promise<never>,
+      options: HeaderStep,
+    ): void;
+  };
+};
+
+/** Headers that the SDK has no parameter for; they are signed like its own. */
+function withHeaders<C>(command: C, headers: Readonly<Record<string, string>>): C {
+  (command as unknown as Stacked).middlewareStack.add(
+    (next) => (args) => {
+      Object.assign((args.request as { headers: Record<string, string> }).headers, headers);
+      return next(args);
+    },
+    { step: 'build', name: 'varveHeaders' },
+  );
+  return command;
+}
+
+/**
+ * Sends a body. One that fails or is aborted half-way cuts its request: the server then has less than was announced and
+ * stores nothing, and what cut it is thrown.
+ */
+async function sendBody(
+  body: Body,
+  signal: AbortSignal | undefined,
+  send: (body: Uint8Array | Readable, cut: AbortSignal) => Promise<unknown>,
+): Promise<void> {
+  const cut = new AbortController();
+  if (body instanceof Uint8Array) {
+    await send(body, cut.signal);
+    return;
+  }
+  let failure: { readonly error: unknown } | undefined;
+  const stream = Readable.from(chunksOf(body, signal), { objectMode: true, highWaterMark: 2 });
+  stream.on('error', (error) => {
+    failure ??= { error };
+    cut.abort();
+  });
+  try {
+    await send(stream, cut.signal);
+  } catch (error) {
+    throw failure === undefined ? error : failure.error;
+  } finally {
+    // A server may have answered before it had all; the rest is not sent.
+    if (!stream.readableEnded) cut.abort();
+    stream.destroy();
+  }
+}
+
+/** How many bytes must come; checks that they are those that were asked for. */
+function expectedBytes(key: string, range: ByteRange | undefined, answer: GetObjectCommandOutput): number {
+  const bytes = answer.ContentLength;
+  if (bytes === undefined) throw corrupt(key, 'the server does not say how long it is');
+  if (range === undefined) return bytes;
+  const place = /^bytes (\d+)-(\d+)\//.exec(answer.ContentRange ?? '');
+  if (Number(place?.[1]) === range.start && Number(place?.[2]) === range.end - 1 && bytes === range.end - range.start) {
+    return bytes;
+  }
+  throw corrupt(key, `the bytes ${range.start} up to ${range.end} are not there: ${answer.ContentRange ?? 'no range'}`);
+}
+
+function sendOptions({ signal }: CallOptions): { abortSignal?: AbortSignal } {
+  refuseAborted(signal);
+  return signal === undefined ? {} : { abortSignal: signal };
+}
+
+/** S3 writes a space as `+` and everything else as URLs do. */
+function decodeKey(encoded: string): string {
+  return decodeURIComponent(encoded.replaceAll('+', '%20'));
+}
+
+function corrupt(key: string, text: string): VarveError {
+  return new VarveError('STORE_CORRUPT', `${key}: ${text}`, { key });
+}
+
+function tooLarge(key: string, bytes: number, bytesMax: number): VarveError {
+  return new VarveError('STORE_TOO_LARGE', `${key} has ${bytes} bytes, more than ${bytesMax}`, {
+    key,
+    bytes,
+    bytesMax,
+  });
+}
+
+function outOfOrder(url: string, key: string, last: string): VarveError {
+  const text = `${url} does not list in the order of keys: ${key} after ${last}`;
+  return new VarveError('STORE_REFUSED', text, { key, last });
+}

@@ -1,0 +1,24 @@
+/** Tables and JSON for people and scripts, on standard output. */
+
+export type Cell = string | number | null | undefined;
+
+/** Rows as aligned columns, numbers to the right. */
+export function table(header: readonly string[], rows: readonly (readonly Cell[])[]): string {
+  const texts = rows.map((row) => row.map((cell) => String(cell ?? '')));
+  const widths = header.map((name, i) => Math.max(name.length, ...texts.map((row) => row[i]?.length ?? 0)));
+  const isNumber = header.map((_, i) => rows.length > 0 && rows.every((row) => typeof row[i] === 'number'));
+  const line = (cells: readonly string[]) =>
+    cells
+      .map((cell, i) => (isNumber[i] === true ? cell.padStart(widths[i] ?? 0) : cell.padEnd(widths[i] ?? 0)))
+      .join('  ')
+      .trimEnd();
+  return `${[line(header), ...texts.map(line)].join('\n')}\n`;
+}
+
+export function printJson(value: unknown): void {
+  print(`${JSON.stringify(value, (_, member: unknown) => (typeof member === 'bigint' ? Number(member) : member))}\n`);
+}
+
+export function print(text: string): void {
+  process.stdout.write(text);
+}

@@ -1,0 +1,368 @@
+/**
+ * The sidecar: replicates one hot log or many, each in its own loop, for as long as it runs.
+ *
+ *   connecting   looking for the log's writer
+ *   standby      another sidecar follows this log; this one takes over when that one is gone
+ *   following    a writer serves its tail
+ *   draining     the writer is gone; this sidecar has the log's lock until everything is out, or a writer asks for it
+ *   idle         the writer is gone and everything is out
+ *   retrying     something failed that may work later
+ *   refused      something failed that needs a person: a log that was restored, a database that is not migrated
+ *
+ * One log's trouble holds up no other log. Nothing here decides what becomes of an event.
+ */
+import { stat } from 'node:fs/promises';
+import { join, resolve } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { glob } from 'tinyglobby';
+import type { ObjectStore } from '../cold/object-store.ts';
+import { LogDrain } from '../hot/drain.ts';
+import { readLogFile } from '../hot/meta.ts';
+import type { Cursor } from '../hot/tail-protocol.ts';
+import { TailReader } from '../hot/tail-reader.ts';
+import type { Config } from '../schemas/config.ts';
+import { isVarveError, VarveError } from '../schemas/errors.ts';
+import { databaseNow } from '../warm/cursor-rows.ts';
+import { ensureDaysAhead } from '../warm/event-rows.ts';
+import { statement, transaction, type WarmPool } from '../warm/pool.ts';
+import type { HeldSummary } from '../warm/quarantine-rows.ts';
+import { followLog, type HotSource, needsAPerson, type Progress } from './follow-log.ts';
+import type { Logger } from './logger.ts';
+import { retry } from './retry.ts';
+import { SidecarMetrics } from './sidecar-metrics.ts';
+
+export type LogState = 'connecting' | 'standby' | 'following' | 'draining' | 'idle' | 'retrying' | 'refused';
+
+export type LogStatus = {
+  readonly directory: string;
+  readonly log_id: string | undefined;
+  readonly state: LogState;
+  /** Code and text of what stands in the way. */
+  readonly error: { readonly code: string; readonly message: string } | undefined;
+  readonly replicated_lsn: number;
+  readonly durable_lsn: number;
+  readonly queued: number;
+  readonly queued_bytes: number;
+  readonly oldest_ms: number;
+  readonly held: readonly HeldSummary[];
+  /** When a batch went through last, or nothing was left to do; milliseconds since the epoch. */
+  readonly progressed_at: number;
+};
+
+export type SidecarParts = {
+  readonly config: Config;
+  readonly pool: WarmPool;
+  readonly store: ObjectStore;
+  readonly logger: Logger;
+};
+
+const DISCOVER_EVERY_MS = 2000;
+const MAINTAIN_EVERY_MS = 60_000;
+const STANDBY_EVERY_MS = 500;
+const RECONNECT_MS = 100;
+const REFUSED_EVERY_MS = 5000;
+
+export class Sidecar {
+  readonly metrics: SidecarMetrics;
+  readonly #parts: SidecarParts;
+  readonly #loops = new Map<string, LogLoop>();
+  #partitionsAhead = 0;
+  #clockSkewMs = 0;
+  #inDoubt = 0;
+
+  constructor(parts: SidecarParts) {
+    this.#parts = parts;
+    this.metrics = new SidecarMetrics(
+      () => this.statuses(),
+      () => this.#partitionsAhead,
+      () => this.#clockSkewMs,
+      () => this.#inDoubt,
+    );
+  }
+
+  statuses(): LogStatus[] {
+    return Array.from(this.#loops.values(), (loop) => loop.status);
+  }
+
+  /** One line for each reason why this sidecar is not ready. */
+  unready(): string[] {
+    const { stalledAfterMs } = this.#parts.config.sidecar;
+    return this.statuses().flatMap(({ directory, state, error, progressed_at, durable_lsn, replicated_lsn }) => {
+      if (state === 'refused') return [`${directory}: ${error?.code}: ${error?.message}`];
+      const isStalled = Date.now() - progressed_at > stalledAfterMs;
+      const waits = durable_lsn > replicated_lsn || state === 'retrying';
+      return isStalled && waits ? [`${directory}: no progress since ${new Date(progressed_at).toISOString()}`] : [];
+    });
+  }
+
+  /** Runs until the signal is given; batches under way are finished. */
+  async run(signal: AbortSignal): Promise<void> {
+    const running = new Set<Promise<void>>();
+    const maintaining = this.#maintain(signal);
+    while (!signal.aborted) {
+      for (const directory of await findLogs(this.#parts.config.hot.logs)) {
+        if (this.#loops.has(directory)) continue;
+        const loop = new LogLoop(directory, this.#parts, this.metrics);
+        this.#loops.set(directory, loop);
+        running.add(loop.run(signal));
+      }
+      await pause(DISCOVER_EVERY_MS, signal);
+    }
+    await Promise.all([...running, maintaining]);
+  }
+
+  /**
+   * Replicates until every log is out, or until `drainTimeoutMs`.
+   *
+   * @returns are all of them out?
+   */
+  async drain(signal: AbortSignal): Promise<boolean> {
+    const limit = AbortSignal.any([signal, AbortSignal.timeout(this.#parts.config.sidecar.drainTimeoutMs)]);
+    const directories = await findLogs(this.#parts.config.hot.logs);
+    const done = await Promise.all(
+      directories.map((directory) => {
+        const loop = new LogLoop(directory, this.#parts, this.metrics);
+        this.#loops.set(directory, loop);
+        return loop.drain(limit);
+      }),
+    );
+    return done.every(Boolean);
+  }
+
+  async #maintain(signal: AbortSignal): Promise<void> {
+    const { config, pool, logger } = this.#parts;
+    while (!signal.aborted) {
+      try {
+        this.#partitionsAhead = await transaction(pool, (tx) => ensureDaysAhead(tx, config.warm.daysAhead));
+        const before = Date.now();
+        const now = await pool.lend(databaseNow);
+        this.#clockSkewMs = now - (before + Date.now()) / 2;
+        this.#inDoubt = (await pool.lend((session) => session.query(IN_DOUBT)))[0]?.count ?? 0;
+      } catch (error) {
+        logger.failure('warm.maintenance', error, {});
+      }
+      await pause(MAINTAIN_EVERY_MS, signal);
+    }
+  }
+}
+
+/** Directories that hold a log: a path, or all that a glob finds. */
+export async function findLogs(pattern: string): Promise<string[]> {
+  const isGlob = /[*?[{]/.test(pattern);
+  const found = isGlob
+    ? await glob(pattern, { onlyDirectories: true, absolute: true, expandDirectories: false })
+    : [pattern];
+  const directories = found.map((path) => resolve(path));
+  const areLogs = await Promise.all(
+    directories.map(async (dir) => (await stat(join(dir, 'log.json')).catch(() => undefined)) !== undefined),
+  );
+  return directories.filter((_, i) => areLogs[i]).toSorted();
+}
+
+const IN_DOUBT = statement<{ count: number }>('sidecar.in_doubt', `SELECT count(*) AS count FROM in_doubt`);
+
+const TRY_LOCK = statement<{ locked: boolean }>(
+  'sidecar.try_lock',
+  `SELECT pg_try_advisory_lock(hashtextextended('varve sidecar ' || $1, 0)) AS locked`,
+);
+
+class LogLoop {
+  status: LogStatus;
+  readonly #directory: string;
+  readonly #parts: SidecarParts;
+  readonly #metrics: SidecarMetrics;
+  /** What the log looked like when it was last drained to its end. */
+  #drained = '';
+
+  constructor(directory: string, parts: SidecarParts, metrics: SidecarMetrics) {
+    this.#directory = directory;
+    this.#parts = parts;
+    this.#metrics = metrics;
+    this.status = {
+      directory,
+      log_id: undefined,
+      state: 'connecting',
+      error: undefined,
+      replicated_lsn: 0,
+      durable_lsn: 0,
+      queued: 0,
+      queued_bytes: 0,
+      oldest_ms: 0,
+      held: [],
+      progressed_at: Date.now(),
+    };
+  }
+
+  async run(signal: AbortSignal): Promise<void> {
+    let failures = 0;
+    while (!signal.aborted) {
+      try {
+        await this.#session(signal, false);
+        failures = 0;
+        await pause(RECONNECT_MS, signal);
+      } catch (error) {
+        failures += 1;
+        await pause(this.#failed(error, failures), signal);
+      }
+    }
+  }
+
+  /** @returns is everything out? */
+  async drain(signal: AbortSignal): Promise<boolean> {
+    for (let failures = 1; !signal.aborted; failures++) {
+      try {
+        await this.#session(signal, true);
+        const { state, durable_lsn, replicated_lsn } = this.status;
+        if (state === 'idle' || replicated_lsn >= durable_lsn) return true;
+      } catch (error) {
+        if (needsAPerson(error)) {
+          this.#failed(error, failures);
+          throw error;
+        }
+        await pause(this.#failed(error, failures), signal);
+      }
+    }
+    return false;
+  }
+
+  /** Returns how long to wait, in milliseconds. */
+  #failed(error: unknown, failures: number): number {
+    if (isVarveError(error, 'ABORTED')) return 0;
+    const { logger, config } = this.#parts;
+    const isLost = isVarveError(error, 'TAIL_LOST') || isVarveError(error, 'TAIL_NO_WRITER');
+    if (isLost) {
+      this.#set({ state: 'connecting' });
+      return RECONNECT_MS;
+    }
+    if (!isVarveError(error)) throw error;
+    const state = needsAPerson(error) ? 'refused' : 'retrying';
+    this.#set({ state, error: { code: error.code, message: error.message } });
+    this.#metrics.retried(this.#directory, error.code);
+    logger.failure('sidecar.session', error, { log: this.#directory });
+    if (state === 'refused') return REFUSED_EVERY_MS;
+    return Math.random() * Math.min(config.sidecar.retryMaxMs, RECONNECT_MS * 2 ** failures);
+  }
+
+  /** One sidecar per log: the lock lasts as long as the connection that took it. */
+  async #session(signal: AbortSignal, once: boolean): Promise<void> {
+    const file = await readLogFile(this.#directory);
+    if (file?.state !== 'ready') {
+      this.#set({ state: 'connecting' });
+      return;
+    }
+    this.#set({ log_id: file.log_id });
+    await this.#parts.pool.dedicate({ statementTimeoutMs: 0 }, async (session) => {
+      const [row] = await session.query(TRY_LOCK, [file.log_id]);
+      if (row?.locked !== true) {
+        this.#set({ state: 'standby', progressed_at: Date.now() });
+        await pause(STANDBY_EVERY_MS, signal);
+        return;
+      }
+      await this.#follow(file.log_id, signal, once);
+    });
+  }
+
+  async #follow(log_id: string, signal: AbortSignal, once: boolean): Promise<void> {
+    const { pool, store, config } = this.#parts;
+    const { batchEvents, batchBytes, retryMaxMs } = config.sidecar;
+    const caughtUp = new AbortController();
+    const ends = once ? AbortSignal.any([signal, caughtUp.signal]) : signal;
+    const options = {
+      batchEvents,
+      batchBytes,
+      signal: ends,
+      retry: <T>(work: () => Promise<T>) =>
+        retry(work, { signal: ends, maxDelayMs: retryMaxMs, onRetry: (error: VarveError) => this.#retried(error) }),
+      onProgress: (progress: Progress) => {
+        this.#progressed(progress);
+        if (once && progress.cursor.lsn >= progress.durable_lsn) caughtUp.abort();
+      },
+    };
+    const before = await this.#signature();
+    const open = (cursor: Cursor) => this.#open(cursor, log_id, before, once ? caughtUp : undefined);
+    let ended: 'ended' | 'moved';
+    try {
+      ended = await followLog(this.#directory, log_id, pool, store, open, options);
+    } catch (error) {
+      if (!(error instanceof NothingNew)) throw error;
+      this.#set({ state: 'idle', error: undefined, progressed_at: Date.now() });
+      await pause(once ? 0 : STANDBY_EVERY_MS, signal);
+      return;
+    }
+    if (ended !== 'ended' || this.status.state !== 'draining' || signal.aborted) return;
+    // The drain's own opening and closing changed the directory: what it looks like now is what was drained.
+    this.#drained = await this.#signature();
+    this.#set({ state: 'idle', error: undefined, progressed_at: Date.now() });
+  }
+
+  async #open(
+    cursor: Cursor,
+    log_id: string,
+    signature: string,
+    caughtUp: AbortController | undefined,
+  ): Promise<HotSource> {
+    try {
+      const reader = await TailReader.connect(this.#directory, { cursor, log_id });
+      const { durableLsn } = reader;
+      this.#set({ state: 'following', error: undefined, durable_lsn: durableLsn, replicated_lsn: cursor.lsn });
+      if (cursor.lsn >= durableLsn) caughtUp?.abort();
+      return reader;
+    } catch (error) {
+      if (!isVarveError(error, 'TAIL_NO_WRITER')) throw error;
+    }
+    if (signature === this.#drained) throw new NothingNew();
+    const drain = await LogDrain.open(this.#directory, { cursor, log_id, lockTimeoutMs: 0 });
+    const durable_lsn = Math.max(this.status.durable_lsn, drain.durableLsn);
+    this.#set({ state: 'draining', error: undefined, durable_lsn, replicated_lsn: cursor.lsn });
+    return drain;
+  }
+
+  #progressed({ cursor, durable_lsn, records, counts, held, queued, queued_bytes, oldest_ms }: Progress): void {
+    const { inserted, duplicates, missing, quarantined } = counts;
+    this.#metrics.batch(this.#directory, records, inserted, duplicates, missing);
+    for (const [reason, count] of Object.entries(quarantined))
+      this.#metrics.quarantined(this.#directory, reason, count);
+    const isNew = Object.keys(quarantined).length > 0 || missing > 0;
+    if (isNew) this.#parts.logger.warn('sidecar.quarantined', { log: this.#directory, quarantined, missing });
+    this.#set({
+      replicated_lsn: cursor.lsn,
+      durable_lsn: Math.max(durable_lsn, cursor.lsn),
+      queued,
+      queued_bytes,
+      oldest_ms,
+      held,
+      error: undefined,
+      progressed_at: Date.now(),
+    });
+  }
+
+  #retried(error: VarveError): void {
+    this.#metrics.retried(this.#directory, error.code);
+    this.#parts.logger.failure('sidecar.retry', error, { log: this.#directory });
+    this.#set({ error: { code: error.code, message: error.message } });
+  }
+
+  /** Changes whenever somebody has written to the log. */
+  async #signature(): Promise<string> {
+    const parts = await Promise.all(
+      ['db', 'writer.json', 'log.json'].map(async (name) => {
+        const found = await stat(join(this.#directory, name)).catch(() => undefined);
+        return `${found?.mtimeMs ?? 0} ${found?.ino ?? 0}`;
+      }),
+    );
+    return parts.join(' ');
+  }
+
+  #set(change: Partial<LogStatus>): void {
+    this.status = { ...this.status, ...change };
+  }
+}
+
+/** A log without a writer that was drained before and has not changed. */
+class NothingNew extends Error {}
+
+async function pause(ms: number, signal: AbortSignal): Promise<void> {
+  await sleep(ms, undefined, { signal }).catch(() => {
+    // Aborted: the loop's condition says so.
+  });
+}
