@@ -10,7 +10,7 @@ import { hasBlob, putBlob } from '../cold/blobs.ts';
 import type { ObjectStore } from '../cold/object-store.ts';
 import { BlobStore } from '../hot/blobs.ts';
 import type { TailBatch, TailItem } from '../hot/read-check.ts';
-import type { Ack, Cursor, HeldReason } from '../hot/tail-protocol.ts';
+import type { Ack, Cursor } from '../hot/tail-protocol.ts';
 import { isVarveError, VarveError } from '../schemas/errors.ts';
 import { mayHoldStub, stubsOf } from '../schemas/stubs.ts';
 import type { WarmCursor } from '../warm/cursor-rows.ts';
@@ -127,7 +127,9 @@ class Session {
         prepared = undefined;
         if (batch === undefined) return 'ended';
         const applying = this.#apply(batch);
-        if (this.#isFull()) prepared = await this.#next(batch.to).finally(() => applying);
+        // Awaited below; until then its failure must not count as unhandled.
+        applying.catch(() => {});
+        if (this.#isFull()) prepared = await this.#next(batch.to);
         if ((await applying) === 'moved') return 'moved';
       }
       return 'ended';
@@ -195,7 +197,7 @@ class Session {
       held: held.map(({ trajectory_id, from_lsn, reason }) => ({
         trajectory_id,
         from_lsn,
-        reason: reason as HeldReason,
+        reason,
       })),
     };
     // A hint: if it does not arrive, the next one does, or the next session's.

@@ -3,7 +3,6 @@ import { resolve } from 'node:path';
 import { openStore } from '../cold/open-store.ts';
 import { readPrefix } from '../hot/drain.ts';
 import { readLogFile } from '../hot/meta.ts';
-import type { Ack } from '../hot/tail-protocol.ts';
 import type { Config } from '../schemas/config.ts';
 import { isVarveError, VarveError } from '../schemas/errors.ts';
 import { followLog, type HotSource } from './follow-log.ts';
@@ -88,7 +87,7 @@ async function takeOverPrefix(
       log_id,
       epoch: '00000000-0000-0000-0000-000000000000',
       durableLsn: 0,
-      ack: (_: Ack) => Promise.resolve(),
+      ack: () => Promise.resolve(),
       close: () => Promise.resolve(),
       async *[Symbol.asyncIterator]() {
         for await (const batch of readPrefix(directory, signal)) {

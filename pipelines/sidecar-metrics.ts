@@ -82,11 +82,6 @@ export class SidecarMetrics {
       'Trajectories of which warm holds something of this log back',
       (s) => s.held.length,
     );
-    gauge(
-      'varve_sidecar_in_doubt',
-      'Intents of this log without a result, as of its last batches',
-      (s) => s.open_intents,
-    );
     this.#heldByReason(statuses);
     const single = (name: string, help: string, value: () => number) => {
       new Gauge({
