@@ -11,7 +11,7 @@ import { fileURLToPath } from 'node:url';
 import { VarveError } from '../schemas/errors.ts';
 import { FileStore } from './file-store.ts';
 import type { CallOptions, ObjectStore } from './object-store.ts';
-import type { S3Options } from './s3-store.ts';
+import { type S3Options, S3Store } from './s3-store.ts';
 
 export type OpenStoreOptions = CallOptions & Pick<S3Options, 'endpoint' | 'region' | 'pathStyle' | 'timeoutMs'>;
 
@@ -26,8 +26,6 @@ export type StoreAddress =
 export async function openStore(url: string, options: OpenStoreOptions = {}): Promise<ObjectStore> {
   const address = parseStoreUrl(url);
   if (address.kind === 'file') return await FileStore.open(address.path, options);
-  // Loaded where it is used: it costs a fifth of a second.
-  const { S3Store } = await import('./s3-store.ts');
   const { signal, ...rest } = options;
   return await S3Store.open({ ...rest, bucket: address.bucket, root: address.root }, { signal });
 }

@@ -10,12 +10,12 @@
  * Integrity is end to end and does not depend on what a server knows of checksums: every body's SHA-256 is in the signed
  * header x-amz-content-sha256, which the server checks before it stores, and in the object's metadata
  * (`varve-sha256`), against which a whole read is checked. For that, a source whose hash is not known is read twice.
- * Ranges are checked by length and place. Google's dialect keeps no metadata of ours; its objects are checked by length.
+ * Ranges are checked by length and place. A conditional put to Google carries no metadata; such objects are checked by length.
  *
  * The SDK's retries are off. Credentials come from its usual chain: environment, shared files, SSO, container, instance.
  */
-import { createHash, hash } from 'node:crypto';
-import { Readable } from 'node:stream';
+import { hash } from 'node:crypto';
+import type { Readable } from 'node:stream';
 import {
   AbortMultipartUploadCommand,
   CompleteMultipartUploadCommand,
@@ -23,7 +23,6 @@ import {
   DeleteObjectCommand,
   DeleteObjectsCommand,
   GetObjectCommand,
-  type GetObjectCommandOutput,
   HeadObjectCommand,
   ListMultipartUploadsCommand,
   ListObjectsV2Command,
@@ -33,11 +32,10 @@ import {
   UploadPartCommand,
 } from '@aws-sdk/client-s3';
 import { isVarveError, VarveError } from '../schemas/errors.ts';
-import { MIB } from '../schemas/limits.ts';
 import { type Body, bytesOf, chunksOf, piecesOf, refuseAborted, sha256Of } from './body.ts';
+import { type SignableRequest, signForGoogle } from './google-signature.ts';
 import { checkKey, checkPrefix, compareKeys, KEY_BYTES_MAX } from './keys.ts';
 import {
-  type ByteRange,
   type CallOptions,
   checkRange,
   type GetOptions,
@@ -49,7 +47,17 @@ import {
   type Upload,
 } from './object-store.ts';
 import { keepsCondition } from './probe.ts';
+import { checkedBytes, corrupt, relativeKey } from './s3-answers.ts';
+import { sendBody } from './s3-body.ts';
 import { codeOfName, type Effect, s3Error } from './s3-errors.ts';
+import {
+  DELETE_KEYS_MAX,
+  LOOK_FIRST_OVER_BYTES,
+  PARTS_OVER_BYTES,
+  PUT_BYTES_MAX,
+  partBytesOf,
+  tooLarge,
+} from './s3-limits.ts';
 
 export type S3Options = {
   readonly bucket: string;
@@ -65,19 +73,11 @@ export type S3Options = {
   readonly timeoutMs?: number | undefined;
 };
 
-/** S3's limit of one PutObject. */
-const PUT_BYTES_MAX = 5 * 1024 * MIB;
-/** Bodies above this are put in parts: past it, sending all of it again costs more than some requests. */
-const PARTS_OVER_BYTES = 64 * MIB;
-const PARTS_MAX = 10_000;
-/** One part is held in memory. At the largest size an upload has 625 GiB. */
-const PART_BYTES = 16 * MIB;
-const PART_BYTES_MAX = 64 * MIB;
-/** Bodies above this are looked for before a conditional put sends them. */
-const LOOK_FIRST_OVER_BYTES = MIB;
-const DELETE_KEYS_MAX = 1000;
 const CONNECT_MS = 10_000;
 const HASH_METADATA = 'varve-sha256';
+
+/** The SDK warns on the console of errors that it also throws. */
+const SILENT = { debug: ignore, info: ignore, warn: ignore, error: ignore };
 
 type Dialect = 'if-none-match' | 'goog-generation';
 
@@ -113,6 +113,7 @@ export class S3Store implements ObjectStore {
       expectContinueHeader: false,
       requestHandler: { connectionTimeout: Math.min(CONNECT_MS, timeoutMs), socketTimeout: timeoutMs },
       customUserAgent: 'varve',
+      logger: SILENT,
     });
     const store = new S3Store(client, bucket, root === undefined ? '' : `${root}/`);
     try {
@@ -159,27 +160,12 @@ export class S3Store implements ObjectStore {
     checkRange(range);
     const Range = range === undefined ? undefined : `bytes=${range.start}-${range.end - 1}`;
     const input = { Bucket: this.#bucket, Key: this.#keyOf(key), Range };
-    refuseAborted(signal);
-    const sent = { ...(signal === undefined ? {} : { abortSignal: signal }) };
+    const sent = sendOptions(options);
     const answer = await this.#ask('none', 'get', key, () => this.#client.send(new GetObjectCommand(input), sent));
     const body = answer.Body as Readable;
+    const { ContentLength: bytes, ContentRange: place, Metadata } = answer;
     try {
-      const expected = expectedBytes(key, range, answer);
-      const sha256 = range === undefined ? answer.Metadata?.[HASH_METADATA] : undefined;
-      const digest = sha256 === undefined ? undefined : createHash('sha256');
-      let bytes = 0;
-      for await (const chunk of body as AsyncIterable<Buffer>) {
-        refuseAborted(signal);
-        bytes += chunk.byteLength;
-        digest?.update(chunk);
-        yield chunk;
-      }
-      if (bytes !== expected) {
-        throw new VarveError('STORE_UNAVAILABLE', `${key}: ${bytes} of ${expected} bytes came`, { key, bytes });
-      }
-      if (digest !== undefined && digest.digest('hex') !== sha256) {
-        throw corrupt(key, 'its bytes have not the SHA-256 that they were put with');
-      }
+      yield* checkedBytes(key, range, { bytes, place, sha256: Metadata?.[HASH_METADATA] }, body, signal);
     } catch (error) {
       refuseAborted(signal);
       throw s3Error(error, 'none', `get ${key}`, { key });
@@ -212,7 +198,7 @@ export class S3Store implements ObjectStore {
       const sent = sendOptions(options);
       const page = await this.#ask('none', 'list', prefix, () => this.#client.send(command, sent));
       for (const { Key, Size, LastModified } of page.Contents ?? []) {
-        const key = this.#decoded(Key, page.EncodingType);
+        const key = relativeKey(this.#root, Key, page.EncodingType);
         if (compareKeys(key, last) <= 0) throw outOfOrder(this.url, key, last);
         last = key;
         yield { key, bytes: Size ?? 0, modifiedMs: LastModified?.getTime() ?? 0 };
@@ -266,19 +252,20 @@ export class S3Store implements ObjectStore {
     options: CallOptions = {},
   ): AsyncGenerator<Upload, void, void> {
     checkPrefix(prefix);
-    const input = { Bucket: this.#bucket, Prefix: this.#root + prefix, EncodingType: 'url' } as const;
+    // Unencoded: Ceph's gateway encodes these keys and does not say so. Legal keys have nothing that XML has not.
+    const input = { Bucket: this.#bucket, Prefix: this.#root + prefix };
     let from: { KeyMarker?: string | undefined; UploadIdMarker?: string | undefined } | undefined = {};
     while (from !== undefined) {
       const command: ListMultipartUploadsCommand = new ListMultipartUploadsCommand({ ...input, ...from });
       const sent = sendOptions(options);
       const page = await this.#ask('none', 'list uploads', prefix, () => this.#client.send(command, sent));
       for (const { Key, UploadId = '', Initiated } of page.Uploads ?? []) {
-        const key = this.#decoded(Key, page.EncodingType);
+        const key = relativeKey(this.#root, Key, undefined);
         const startedMs = Initiated?.getTime() ?? Number.POSITIVE_INFINITY;
         if (startedMs < startedBeforeMs && key.startsWith(prefix)) yield { key, id: UploadId, startedMs };
       }
-      const marker = page.EncodingType === 'url' ? decodeKey(page.NextKeyMarker ?? '') : page.NextKeyMarker;
-      from = page.IsTruncated === true ? { KeyMarker: marker, UploadIdMarker: page.NextUploadIdMarker } : undefined;
+      const { NextKeyMarker: KeyMarker, NextUploadIdMarker: UploadIdMarker } = page;
+      from = page.IsTruncated === true ? { KeyMarker, UploadIdMarker } : undefined;
     }
   }
 
@@ -313,26 +300,36 @@ export class S3Store implements ObjectStore {
 
   async #putObject(Key: string, body: Body, ifAbsent: boolean, signal: AbortSignal | undefined): Promise<void> {
     const sha256 = await sha256Of(body, signal);
-    const isGoogle = this.#dialect === 'goog-generation';
     const input: PutObjectCommandInput = { Bucket: this.#bucket, Key, ContentLength: bytesOf(body) };
-    // Google refuses requests that mix x-amz- headers of its own meaning with x-goog- ones.
+    const isGoogle = ifAbsent && this.#dialect === 'goog-generation';
     if (!isGoogle) {
       input.Metadata = { [HASH_METADATA]: sha256 };
       input.ChecksumSHA256 = Buffer.from(sha256, 'hex').toString('base64');
       if (ifAbsent) input.IfNoneMatch = '*';
     }
-    const headers: Record<string, string> = { 'x-amz-content-sha256': sha256 };
-    if (isGoogle && ifAbsent) headers['x-goog-if-generation-match'] = '0';
     await sendBody(body, signal, (Body, abortSignal) => {
-      const command = withHeaders(new PutObjectCommand({ ...input, Body }), headers);
+      const command = new PutObjectCommand({ ...input, Body });
+      withHeaders(command, { 'x-amz-content-sha256': sha256 });
+      if (isGoogle) this.#inWordsOfGoogle(command);
       return this.#ask('write', 'put', Key, () => this.#client.send(command, { abortSignal }));
     });
   }
 
+  #inWordsOfGoogle(command: PutObjectCommand): void {
+    command.middlewareStack.add(
+      (next) => async (args) => {
+        const request = args.request as SignableRequest;
+        request.headers['x-goog-if-generation-match'] = '0';
+        signForGoogle(request, await this.#client.config.credentials(), new Date());
+        return await next(args);
+      },
+      // After AWS's signature, which it replaces.
+      { step: 'finalizeRequest', name: 'varveGoogle', priority: 'low' },
+    );
+  }
+
   async #putParts(Key: string, body: Body, signal: AbortSignal | undefined): Promise<void> {
-    const bytes = bytesOf(body);
-    const partBytes = Math.max(PART_BYTES, Math.ceil(bytes / PARTS_MAX / MIB) * MIB);
-    if (partBytes > PART_BYTES_MAX) throw tooLarge(Key, bytes, PART_BYTES_MAX * PARTS_MAX);
+    const partBytes = partBytesOf(Key, bytesOf(body));
     const Metadata = { [HASH_METADATA]: await sha256Of(body, signal) };
     const object = { Bucket: this.#bucket, Key };
     const { UploadId } = await this.#ask('none', 'begin the upload of', Key, () =>
@@ -343,8 +340,8 @@ export class S3Store implements ObjectStore {
       for await (const Body of piecesOf(chunksOf(body, signal), partBytes)) {
         const PartNumber = Parts.length + 1;
         const command = new UploadPartCommand({ ...object, UploadId, PartNumber, Body });
-        const signed = withHeaders(command, { 'x-amz-content-sha256': hash('sha256', Body, 'hex') });
-        const part = await this.#ask('none', `upload part ${PartNumber} of`, Key, () => this.#client.send(signed));
+        withHeaders(command, { 'x-amz-content-sha256': hash('sha256', Body, 'hex') });
+        const part = await this.#ask('none', `upload part ${PartNumber} of`, Key, () => this.#client.send(command));
         Parts.push({ PartNumber, ETag: part.ETag });
       }
       // COMMIT POINT. Parts that nobody sees before, the object after.
@@ -369,7 +366,7 @@ export class S3Store implements ObjectStore {
     // Servers older than the SDK's checksums insist on Content-MD5.
     command.middlewareStack.add(
       (next) => (args) => {
-        const request = args.request as { body: string; headers: Record<string, string> };
+        const request = args.request as SignableRequest & { readonly body: string };
         request.headers['content-md5'] = hash('md5', request.body, 'base64');
         return next(args);
       },
@@ -394,79 +391,17 @@ export class S3Store implements ObjectStore {
     if (Buffer.byteLength(full) <= KEY_BYTES_MAX) return full;
     throw new VarveError('STORE_KEY_INVALID', `with the root a key has over ${KEY_BYTES_MAX} bytes`, { key });
   }
-
-  /** A key of a list, relative to the root. */
-  #decoded(key: string | undefined, encoding: string | undefined): string {
-    const full = encoding === 'url' ? decodeKey(key ?? '') : (key ?? '');
-    if (full.startsWith(this.#root) && full.length > this.#root.length) return full.slice(this.#root.length);
-    throw new VarveError('STORE_REFUSED', `${this.url} lists what was not asked for: ${full}`, { key: full });
-  }
 }
 
-type HeaderStep = { step: 'build'; name: string };
-type Stacked = {
-  middlewareStack: {
-    add(
-      // biome-ignore format: one line of types
-      step: (next: (args: { request: unknown; input: never }) => Promise<never>) => (args: { request: unknown; input: never }) => Promise<never>,
-      options: HeaderStep,
-    ): void;
-  };
-};
-
 /** Headers that the SDK has no parameter for; they are signed like its own. */
-function withHeaders<C>(command: C, headers: Readonly<Record<string, string>>): C {
-  (command as unknown as Stacked).middlewareStack.add(
+function withHeaders(command: PutObjectCommand | UploadPartCommand, headers: Readonly<Record<string, string>>): void {
+  (command as PutObjectCommand).middlewareStack.add(
     (next) => (args) => {
-      Object.assign((args.request as { headers: Record<string, string> }).headers, headers);
+      Object.assign((args.request as SignableRequest).headers, headers);
       return next(args);
     },
     { step: 'build', name: 'varveHeaders' },
   );
-  return command;
-}
-
-/**
- * Sends a body. One that fails or is aborted half-way cuts its request: the server then has less than was announced and
- * stores nothing, and what cut it is thrown.
- */
-async function sendBody(
-  body: Body,
-  signal: AbortSignal | undefined,
-  send: (body: Uint8Array | Readable, cut: AbortSignal) => Promise<unknown>,
-): Promise<void> {
-  const cut = new AbortController();
-  if (body instanceof Uint8Array) {
-    await send(body, cut.signal);
-    return;
-  }
-  let failure: { readonly error: unknown } | undefined;
-  const stream = Readable.from(chunksOf(body, signal), { objectMode: true, highWaterMark: 2 });
-  stream.on('error', (error) => {
-    failure ??= { error };
-    cut.abort();
-  });
-  try {
-    await send(stream, cut.signal);
-  } catch (error) {
-    throw failure === undefined ? error : failure.error;
-  } finally {
-    // A server may have answered before it had all; the rest is not sent.
-    if (!stream.readableEnded) cut.abort();
-    stream.destroy();
-  }
-}
-
-/** How many bytes must come; checks that they are those that were asked for. */
-function expectedBytes(key: string, range: ByteRange | undefined, answer: GetObjectCommandOutput): number {
-  const bytes = answer.ContentLength;
-  if (bytes === undefined) throw corrupt(key, 'the server does not say how long it is');
-  if (range === undefined) return bytes;
-  const place = /^bytes (\d+)-(\d+)\//.exec(answer.ContentRange ?? '');
-  if (Number(place?.[1]) === range.start && Number(place?.[2]) === range.end - 1 && bytes === range.end - range.start) {
-    return bytes;
-  }
-  throw corrupt(key, `the bytes ${range.start} up to ${range.end} are not there: ${answer.ContentRange ?? 'no range'}`);
 }
 
 function sendOptions({ signal }: CallOptions): { abortSignal?: AbortSignal } {
@@ -474,24 +409,9 @@ function sendOptions({ signal }: CallOptions): { abortSignal?: AbortSignal } {
   return signal === undefined ? {} : { abortSignal: signal };
 }
 
-/** S3 writes a space as `+` and everything else as URLs do. */
-function decodeKey(encoded: string): string {
-  return decodeURIComponent(encoded.replaceAll('+', '%20'));
-}
-
-function corrupt(key: string, text: string): VarveError {
-  return new VarveError('STORE_CORRUPT', `${key}: ${text}`, { key });
-}
-
-function tooLarge(key: string, bytes: number, bytesMax: number): VarveError {
-  return new VarveError('STORE_TOO_LARGE', `${key} has ${bytes} bytes, more than ${bytesMax}`, {
-    key,
-    bytes,
-    bytesMax,
-  });
-}
-
 function outOfOrder(url: string, key: string, last: string): VarveError {
   const text = `${url} does not list in the order of keys: ${key} after ${last}`;
   return new VarveError('STORE_REFUSED', text, { key, last });
 }
+
+function ignore(): void {}

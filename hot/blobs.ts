@@ -9,7 +9,7 @@
  */
 import { createHash, hash, randomBytes } from 'node:crypto';
 import { createReadStream } from 'node:fs';
-import { mkdir, open, readdir, rename, rm, stat } from 'node:fs/promises';
+import { mkdir, open, readdir, rename, rm, stat, utimes } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import type { Readable } from 'node:stream';
 import { VarveError } from '../schemas/errors.ts';
@@ -176,13 +176,17 @@ export class BlobStore {
   async #isDurable(sha256: string, bytes: number): Promise<boolean> {
     this.#touched?.add(sha256);
     await this.#removing.get(sha256);
-    if (this.#known.has(sha256)) return true;
+    const path = this.pathOf(sha256);
+    const now = new Date();
+    if (this.#known.has(sha256)) {
+      // Its grace time begins anew.
+      await utimes(path, now, now);
+      return true;
+    }
     if ((await this.size(sha256)) !== bytes) return false;
     // Renamed, but perhaps by a process that died before its syncs returned.
-    const path = this.pathOf(sha256);
     const handle = await open(path, 'r+');
     try {
-      const now = new Date();
       await handle.utimes(now, now);
       await handle.sync();
     } finally {

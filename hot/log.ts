@@ -165,7 +165,9 @@ export class HotLog {
         gate: (code, isNew) => budget.gate(code, isNew),
         eventAt: async (head, sequence) => {
           await commit.flushed();
-          return lookup.eventAt(head, sequence);
+          return lookup.eventAt(head, sequence).catch((error: unknown) => {
+            throw isRocksError(error) ? unreadable(dir, error) : error;
+          });
         },
       },
       { offloadOverBytes: settings.offloadOverBytes, clock },
@@ -409,7 +411,8 @@ export class HotLog {
     try {
       yield* source;
     } catch (error) {
-      if (this.#closing === undefined || !isRocksError(error)) throw error;
+      if (!isRocksError(error)) throw error;
+      if (this.#closing === undefined) throw unreadable(dir, error);
       throw new VarveError('HOT_CLOSED', `${dir} was closed under a reader`, { dir }, error);
     }
   }
@@ -442,4 +445,9 @@ export class HotLog {
     });
     this.#tail.unref();
   }
+}
+
+/** RocksDB found one of its own checksums broken, or the disk did. */
+function unreadable(dir: string, cause: Error): VarveError {
+  return new VarveError('HOT_DAMAGED', `${dir} cannot be read (${cause.message}): run verify`, { dir }, cause);
 }

@@ -6,13 +6,14 @@
  * atomic batch, so anything else is damage, never a torn tail: RocksDB has dropped that before we look. The first
  * damage ends the scan; everything before it stands verified.
  */
+import { VarveError } from '../schemas/errors.ts';
 import { MIB } from '../schemas/limits.ts';
 import type { Tip } from './commit.ts';
 import { advance, type Head, Heads } from './heads.ts';
 import { ANCHOR, decodeIndexBlock, type IndexEntry, TRIM } from './index-block.ts';
 import type { Meta } from './meta.ts';
 import { decodeRecord, isIndexKey, keyLsn, type LogRecord, linksTo, recordKey } from './record.ts';
-import type { Rocks, Row } from './rocks.ts';
+import { isRocksError, type Rocks, type Row } from './rocks.ts';
 
 export type Damage = {
   /** First LSN that cannot be trusted. */
@@ -54,8 +55,9 @@ export class Scan {
   /** Verified records, page by page; look at `damage` when it ends. */
   async *records(db: Rocks, signal?: AbortSignal): AsyncGenerator<readonly LogRecord[]> {
     const range = { gte: recordKey(this.#tip.lsn + 1), lte: LAST_KEY, pageBytes: 4 * MIB };
-    for await (const rows of db.pages(range)) {
-      signal?.throwIfAborted();
+    for await (const rows of this.#pages(db.pages(range))) {
+      if (signal?.aborted)
+        throw new VarveError('ABORTED', 'the reading of the log was aborted', { lsn: this.#tip.lsn });
       for (const row of rows) this.#row(row);
       const verified = this.#verified;
       this.#verified = [];
@@ -64,6 +66,17 @@ export class Scan {
     }
     const stray = this.#pending.keys().next();
     if (stray.done !== true) this.#refuse(stray.value, 'the record belongs to no batch');
+  }
+
+  /** A page that RocksDB itself cannot read ends the scan as any other damage does. */
+  async *#pages(pages: AsyncGenerator<Row[]>): AsyncGenerator<Row[]> {
+    try {
+      yield* pages;
+    } catch (error) {
+      if (!isRocksError(error)) throw error;
+      this.#pending.clear();
+      this.#refuse(this.#tip.lsn + 1, error.message);
+    }
   }
 
   #row([key, value]: Row): void {

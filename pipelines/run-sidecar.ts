@@ -100,7 +100,7 @@ async function takeOverPrefix(
     batchEvents: config.sidecar.batchEvents,
     batchBytes: config.sidecar.batchBytes,
     signal,
-    retry: (work) => retry(work, { signal, maxDelayMs: config.sidecar.retryMaxMs }),
+    retry: (work) => retry(work, signal, { longestPauseMs: config.sidecar.retryMaxMs }),
     onProgress: ({ cursor }) => {
       last = cursor.lsn;
     },

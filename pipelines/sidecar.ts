@@ -272,7 +272,12 @@ class LogLoop {
       batchBytes,
       signal: ends,
       retry: <T>(work: () => Promise<T>) =>
-        retry(work, { signal: ends, maxDelayMs: retryMaxMs, onRetry: (error: VarveError) => this.#retried(error) }),
+        retry(work, ends, {
+          attempts: Number.POSITIVE_INFINITY,
+          withinMs: Number.POSITIVE_INFINITY,
+          longestPauseMs: retryMaxMs,
+          onRetry: ({ error }) => this.#retried(error),
+        }),
       onProgress: (progress: Progress) => {
         this.#progressed(progress);
         if (once && progress.cursor.lsn >= progress.durable_lsn) caughtUp.abort();

@@ -10,8 +10,8 @@
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import type { HotLog } from '../../hot/log.ts';
+import type { Trimmed } from '../../hot/read-check.ts';
 import type { LogRecord } from '../../hot/record.ts';
-import type { Trimmed } from '../../hot/tail-reader.ts';
 import { type TrajectoryEvent, verifyEvent } from '../../schemas/event.ts';
 import type { TrajectoryId } from '../../schemas/ids.ts';
 import {

@@ -58,10 +58,14 @@ export class Child implements AsyncDisposable {
     });
   }
 
-  /** @param script name of a file beside this one; its arguments are passed as one JSON text */
+  /**
+   * @param script name of a TypeScript file beside this one, or path of a compiled one (see compiled.ts); its argument is
+   * passed as JSON
+   */
   static start(script: string, argument: unknown, options: ChildOptions = {}): Child {
     const path = fileURLToPath(new URL(script, import.meta.url));
-    const command = [...(options.under ?? []), process.execPath, '--import', 'tsx', path, JSON.stringify(argument)];
+    const loader = script.endsWith('.ts') ? ['--import', 'tsx'] : [];
+    const command = [...(options.under ?? []), process.execPath, ...loader, path, JSON.stringify(argument)];
     const child = spawn(command[0] as string, command.slice(1), {
       env: { ...process.env, ...options.env },
       stdio: ['pipe', 'pipe', 'pipe'],

@@ -47,6 +47,7 @@ switch (plan.do) {
 }
 await log.close();
 writeSync(1, `done ${events} ${bytes} ${digest.digest('hex')} ${peakBytes()}\n`);
+process.exit(0);
 
 function peakBytes(): number {
   const kib = /^VmHWM:\s+(\d+) kB/m.exec(readFileSync('/proc/self/status', 'latin1'))?.[1];

@@ -209,7 +209,7 @@ function conditions(now: Now): void {
     });
     const outcomes = await Promise.all(racers);
     const winners = outcomes.flatMap((outcome, i) => (outcome === 'created' ? [i] : []));
-    assert.equal(winners.length, 1, `winners: ${winners}`);
+    assert.equal(winners.length, 1, `winners: ${winners.join()}`);
     assert.equal(String(await read(now.store(), 'race')), `racer ${winners[0]}`);
   });
 
@@ -250,7 +250,7 @@ function keysAndLists(now: Now, sizes: ContractSizes): void {
   it('takes keys of 1,024 bytes', async () => {
     const store = now.store();
     // The root inside a bucket counts as well; it has 100 at most here.
-    const key = `${'0123456789/'.repeat(84)}`.slice(0, 923);
+    const key = '0123456789/'.repeat(84).slice(0, 923);
     await store.put(key, Buffer.from('x'));
     assert.deepEqual(await keysOf(store), [key]);
   });
@@ -304,14 +304,17 @@ function bodies(now: Now, sizes: ContractSizes): void {
   it('streams bodies of known length, with or without a known hash, short and long', async function () {
     this.timeout(120_000);
     const store = now.store();
-    for (const bytes of [0, 1, 5 * MIB, sizes.longBytes]) {
-      for (const sha256 of [undefined, sha256OfPattern(bytes)]) {
-        await store.put('put', patternSource(bytes, sha256));
-        await readsPattern(store, 'put', bytes);
-        const key = `once/${bytes}/${sha256 !== undefined}`;
-        assert.equal(await store.putIfAbsent(key, patternSource(bytes, sha256)), 'created');
-        await readsPattern(store, key, bytes);
-      }
+    for (const [bytes, isKnown] of [
+      [0, false],
+      [1, true],
+      [5 * MIB, false],
+      [sizes.longBytes, true],
+    ] as const) {
+      const sha256 = isKnown ? sha256OfPattern(bytes) : undefined;
+      await store.put('put', patternSource(bytes, sha256));
+      await readsPattern(store, 'put', bytes);
+      assert.equal(await store.putIfAbsent(`once/${bytes}`, patternSource(bytes, sha256)), 'created');
+      await readsPattern(store, `once/${bytes}`, bytes);
     }
   });
 
@@ -326,14 +329,14 @@ function bodies(now: Now, sizes: ContractSizes): void {
       { bytes: good.byteLength + 1, sha256: hash('sha256', good), open: () => chunks(good) },
       { bytes: good.byteLength - 1, sha256: hash('sha256', good), open: () => chunks(good) },
       { bytes: good.byteLength, sha256: '0'.repeat(64), open: () => chunks(good) },
-      { ...patternSource(sizes.longBytes, '0'.repeat(64)) },
-      { ...patternSource(sizes.longBytes, sha256OfPattern(sizes.longBytes)), bytes: sizes.longBytes + 1 },
     ];
     for (const liar of liars) {
       await rejects(store.putIfAbsent('liar', liar), 'STORE_BODY_MISMATCH');
       await rejects(store.put('liar', liar), 'STORE_BODY_MISMATCH');
       assert.equal(await store.head('liar'), undefined);
     }
+    await rejects(store.put('liar', patternSource(sizes.longBytes, '0'.repeat(64))), 'STORE_BODY_MISMATCH');
+    assert.equal(await store.head('liar'), undefined);
     await leavesNothing(now);
   });
 
@@ -417,20 +420,20 @@ function uploads(now: Now, sizes: ContractSizes): void {
     this.timeout(60_000);
     const store = now.store();
     await store.put('a/whole', Buffer.from('x'));
-    for (const key of ['a/left', 'a/left', 'b/left &<+%20']) await now.leaveUpload(key);
+    for (const key of ['a/left', 'a/left', 'b/ left &<+%20 ']) await now.leaveUpload(key);
     const inAMinute = Date.now() + 60_000;
     const all = await uploadsOf(store, '', inAMinute);
-    assert.deepEqual(all.map(({ key }) => key).toSorted(compareKeys), ['a/left', 'a/left', 'b/left &<+%20']);
+    assert.deepEqual(all.map(({ key }) => key).toSorted(compareKeys), ['a/left', 'a/left', 'b/ left &<+%20 ']);
     assert.equal(new Set(all.map(({ id }) => id)).size, 3);
     assert.deepEqual(
       (await uploadsOf(store, 'b/', inAMinute)).map(({ key }) => key),
-      ['b/left &<+%20'],
+      ['b/ left &<+%20 '],
     );
     assert.deepEqual(await uploadsOf(store, '', Date.now() - 3_600_000), [], 'none of them is an hour old');
     await using within = await now.within('b');
     assert.deepEqual(
       (await uploadsOf(within, '', inAMinute)).map(({ key }) => key),
-      ['left &<+%20'],
+      [' left &<+%20 '],
     );
     assert.deepEqual(await keysOf(store), ['a/whole']);
     for (const upload of all) {

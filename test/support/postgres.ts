@@ -9,7 +9,7 @@ import { randomBytes } from 'node:crypto';
 import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { attachEmbedded, type EmbeddedOptions, startEmbedded } from '../../warm/embedded.ts';
+import { type EmbeddedOptions, startEmbedded, stopEmbedded } from '../../warm/embedded.ts';
 import { migrate } from '../../warm/migrate.ts';
 import { openPool, statement, type WarmPool } from '../../warm/pool.ts';
 import { isAlive } from '../../warm/postmaster.ts';
@@ -130,7 +130,7 @@ async function stopAbandoned(): Promise<void> {
     if (pid === undefined || isAlive(Number(pid))) continue;
     const folder = join(tmpdir(), name);
     try {
-      await (await attachEmbedded(folder))?.stop('immediate');
+      await stopEmbedded(folder, 'immediate');
       rmSync(folder, { recursive: true, force: true });
     } catch {
       // Another user's: theirs to clean up.

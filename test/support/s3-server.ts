@@ -176,7 +176,7 @@ export class S3Server implements AsyncDisposable {
       if (this.objects.has(key)) throw new S3Refusal(412, 'PreconditionFailed');
     }
     if (conditions === 'goog-generation' && generation !== undefined) {
-      if (Object.keys(message.headers).some((name) => /^x-amz-(meta|checksum)-/.test(name))) {
+      if (Object.keys(message.headers).some((name) => name.startsWith('x-amz-'))) {
         throw new S3Refusal(400, 'ExcessHeaderValues', 'Requests cannot specify both x-amz and x-goog headers');
       }
       if (generation === '0' && this.objects.has(key)) throw new S3Refusal(412, 'PreconditionFailed');
@@ -297,8 +297,9 @@ export class S3Server implements AsyncDisposable {
     const numbers = elementsOf(request.body.toString(), 'PartNumber').map(Number);
     const etags = elementsOf(request.body.toString(), 'ETag');
     if (numbers.length === 0) throw new S3Refusal(400, 'MalformedXML');
+    const isOrdered = numbers.every((number, i) => i === 0 || number > (numbers[i - 1] as number));
+    if (!isOrdered) throw new S3Refusal(400, 'InvalidPartOrder');
     const parts = numbers.map((number, i) => {
-      if (i > 0 && number <= (numbers[i - 1] as number)) throw new S3Refusal(400, 'InvalidPartOrder');
       const part = upload.parts.get(number);
       if (part === undefined || etags[i] !== `"${hash('md5', part)}"`) throw new S3Refusal(400, 'InvalidPart');
       if (i < numbers.length - 1 && part.byteLength < PART_BYTES_MIN) throw new S3Refusal(400, 'EntityTooSmall');

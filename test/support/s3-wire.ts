@@ -26,27 +26,31 @@ const STREAMING_TRAILER = 'STREAMING-UNSIGNED-PAYLOAD-TRAILER';
 
 export type Keys = { readonly accessKey: string; readonly secretKey: string };
 
+/** The two families of words for the same signature. */
+const FAMILIES = {
+  AWS4: { words: 'x-amz', service: 's3', end: 'aws4_request' },
+  GOOG4: { words: 'x-goog', service: 'storage', end: 'goog4_request' },
+} as const;
+
+const AUTHORIZATION =
+  /^(AWS4|GOOG4)-HMAC-SHA256 Credential=([^/]+)\/(\d{8})\/([^/]+)\/(\w+)\/(\w+), ?SignedHeaders=([^,]+), ?Signature=([0-9a-f]{64})$/;
+const MUST_BE_SIGNED = /^x-(amz|goog)-|^if-|^content-md5$|^host$/;
+
 /** @throws S3Refusal: the request is not signed by who it says */
 export function checkSignature(request: IncomingMessage, url: URL, keys: Keys): void {
-  const authorization = request.headers.authorization ?? '';
-  const match =
-    /^AWS4-HMAC-SHA256 Credential=([^/]+)\/(\d{8})\/([^/]+)\/s3\/aws4_request, ?SignedHeaders=([^,]+), ?Signature=([0-9a-f]{64})$/.exec(
-      authorization,
-    );
+  const match = AUTHORIZATION.exec(request.headers.authorization ?? '');
   if (match === null) throw new S3Refusal(403, 'AccessDenied', 'no signature');
-  const [, accessKey, day = '', region = '', signedHeaders = '', signature = ''] = match;
+  const [, name = '', accessKey, day = '', region = '', service, end, signedHeaders = '', signature = ''] = match;
+  const family = FAMILIES[name as keyof typeof FAMILIES];
+  if (service !== family.service || end !== family.end) throw new S3Refusal(403, 'AccessDenied', 'another scope');
   if (accessKey !== keys.accessKey) throw new S3Refusal(403, 'InvalidAccessKeyId');
-  const date = headerOf(request, 'x-amz-date');
+  const date = headerOf(request, `${family.words}-date`);
   const at = Date.parse(date.replace(/^(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)Z$/, '$1-$2-$3T$4:$5:$6Z'));
   if (!(Math.abs(at - Date.now()) < SKEW_MS_MAX)) throw new S3Refusal(403, 'RequestTimeTooSkewed');
   if (!date.startsWith(day)) throw new S3Refusal(403, 'AccessDenied', 'the scope has another day');
   const signed = signedHeaders.split(';');
-  const must = [
-    'host',
-    ...Object.keys(request.headers).filter((name) => /^x-(amz|goog)-|^if-|^content-md5$/.test(name)),
-  ];
-  for (const name of must)
-    if (!signed.includes(name)) throw new S3Refusal(403, 'AccessDenied', `${name} is not signed`);
+  const unsigned = Object.keys(request.headers).find((name) => MUST_BE_SIGNED.test(name) && !signed.includes(name));
+  if (unsigned !== undefined) throw new S3Refusal(403, 'AccessDenied', `${unsigned} is not signed`);
   const canonical = [
     request.method,
     canonicalPath(url.pathname),
@@ -54,11 +58,11 @@ export function checkSignature(request: IncomingMessage, url: URL, keys: Keys): 
     ...signed.map((name) => `${name}:${headerOf(request, name).trim().replaceAll(/ +/g, ' ')}`),
     '',
     signedHeaders,
-    headerOf(request, 'x-amz-content-sha256'),
+    headerOf(request, `${family.words}-content-sha256`),
   ].join('\n');
-  const scope = `${day}/${region}/s3/aws4_request`;
-  const text = `AWS4-HMAC-SHA256\n${date}\n${scope}\n${hash('sha256', canonical)}`;
-  const key = [day, region, 's3', 'aws4_request'].reduce<Buffer | string>(hmac, `AWS4${keys.secretKey}`);
+  const scope = `${day}/${region}/${service}/${end}`;
+  const text = `${name}-HMAC-SHA256\n${date}\n${scope}\n${hash('sha256', canonical)}`;
+  const key = [day, region, service, end].reduce<Buffer | string>(hmac, `${name}${keys.secretKey}`);
   if (!timingSafeEqual(hmac(key, text), Buffer.from(signature, 'hex'))) {
     throw new S3Refusal(403, 'SignatureDoesNotMatch');
   }
@@ -69,9 +73,10 @@ export async function readBody(request: IncomingMessage): Promise<Buffer> {
   const parts: Buffer[] = [];
   for await (const chunk of request as AsyncIterable<Buffer>) parts.push(chunk);
   const raw = Buffer.concat(parts);
-  const said = headerOf(request, 'x-amz-content-sha256');
+  const isGoogle = request.headers.authorization?.startsWith('GOOG4') === true;
+  const said = headerOf(request, `${isGoogle ? 'x-goog' : 'x-amz'}-content-sha256`);
   const checksums = checksumsOf(request.headers);
-  let body = raw;
+  let body: Buffer = raw;
   if (said === STREAMING_TRAILER) {
     const chunked = decodeAwsChunked(raw);
     body = chunked.body;

@@ -8,7 +8,7 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-const BLOCK_BYTES = 32 * 1024;
+export const BLOCK_BYTES = 32 * 1024;
 const HEADER_BYTES = 7;
 
 export type WalRecord = {

@@ -7,7 +7,7 @@ import type { HotLog } from '../../../hot/log.ts';
 import type { HotLogOptions } from '../../../hot/options.ts';
 import type { TailItem } from '../../../hot/read-check.ts';
 import type { StoredEvent } from '../../../hot/record.ts';
-import type { Ack, Cursor, Held } from '../../../hot/tail-protocol.ts';
+import { type Ack, type Cursor, type Held, START } from '../../../hot/tail-protocol.ts';
 import type { JsonObject } from '../../../schemas/canonical.ts';
 import { type ErrorCode, isVarveError, type VarveError } from '../../../schemas/errors.ts';
 import { KIB } from '../../../schemas/limits.ts';
@@ -74,6 +74,7 @@ export async function refused(promise: Promise<unknown>, code: ErrorCode): Promi
 }
 
 export async function cursorAt(log: HotLog, lsn = Number(log.durableLsn)): Promise<Cursor> {
+  if (lsn === 0) return START;
   const hash = await log.cursorSource.hashAt(lsn);
   assert.ok(hash !== undefined, `the log has no hash at LSN ${lsn}`);
   return { lsn, hash };
