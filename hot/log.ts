@@ -22,7 +22,7 @@ import { removeFile } from './files.ts';
 import type { Appended, Heads } from './heads.ts';
 import { removeWriterFile, writeWriterFile } from './holder.ts';
 import { Lookup } from './lookup.ts';
-import { type Deletion, EPOCH_KEY } from './meta.ts';
+import type { Deletion } from './meta.ts';
 import { checkedWindowBytes, type Opened, openFailed, openLog } from './open.ts';
 import { compileOptions, type HotLogOptions, type Settings } from './options.ts';
 import type { TailItem } from './read-check.ts';
@@ -99,9 +99,8 @@ export class HotLog {
     const epoch = randomUUID();
     try {
       failpoint('hot.open.before-epoch');
-      await opened.db.write((batch) => batch.put(EPOCH_KEY, Buffer.from(epoch)), true);
-      failpoint('hot.open.after-epoch');
       await writeWriterFile(path, epoch, role, hasTail ? settings.socketPath : undefined);
+      failpoint('hot.open.after-epoch');
       const log = await HotLog.#assemble(path, settings, options.budget ?? {}, opened, epoch, clock);
       if (hasTail) await log.#serve(role, entrance.onYield ?? (() => {}));
       return log;

@@ -11,7 +11,7 @@
  * the body the head's SHA-256, and the hash that of the event it stands for.
  *
  *   key    'e' ‖ u64 last LSN ‖ 'i'   the index block of one batch: see `hot/index-block.ts`
- *   key    'm' ‖ name                 the log's own facts: see `hot/meta.ts`
+ *   key    'a' ‖ name                 the log's own facts: see `hot/meta.ts`
  *
  * A batch is written atomically: its records, in order, then its index block.
  */

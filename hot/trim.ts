@@ -1,7 +1,7 @@
 /**
  * Trim: lets go of what warm has had for long enough.
  *
- * Order is everything. First one mark per trajectory becomes durable, in the log and under `m‖t`; it names the last
+ * Order is everything. First one mark per trajectory becomes durable, in the log and under `a‖t`; it names the last
  * event that goes, and from then on stands for all before it. Then the records are deleted, oldest first, so that a
  * trim that was cut off finds the rest by walking back from its mark. A range compaction follows at once: plain
  * deletes would make the next 100 MB of appends write 420 MB (measured). Then the floor moves up to the first batch
