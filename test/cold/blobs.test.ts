@@ -9,11 +9,14 @@ import { FileStore } from '../../cold/file-store.ts';
 import type { ObjectStore } from '../../cold/object-store.ts';
 import { pack, packFrame, unpack } from '../../cold/zstd.ts';
 import { FRAME_BYTES_MAX, FrameError, FrameSplitter } from '../../cold/zstd-frames.ts';
+import { retry } from '../../pipelines/retry.ts';
 import { isVarveError } from '../../schemas/errors.ts';
 import { MIB } from '../../schemas/limits.ts';
 import { FaultStore } from '../support/fault-store.ts';
 import { keysOf, noise, pattern, read, rejects, sha256OfPattern } from '../support/object-store-contract.ts';
 import { runs } from '../support/property.ts';
+import { openBucket } from '../support/s3-place.ts';
+import { S3Server } from '../support/s3-server.ts';
 import { TempDirectory } from '../support/temp.ts';
 
 describe('blobs', () => {
@@ -154,6 +157,26 @@ describe('blobs', () => {
     await putBlob(store, sha256, plain);
     store.head = async () => undefined;
     await rejects(putBlob(store, sha256, plain), 'STORE_CONFLICT');
+  });
+
+  it('are put once through lost answers, in S3 as anywhere', async function () {
+    this.timeout(60_000);
+    await using server = await S3Server.start();
+    await using bucket = await openBucket(server, 'root');
+    const faulty = new FaultStore(bucket);
+    for (const bytes of [1000, 2 * FRAME_BYTES_MAX]) {
+      const sha256 = sha256OfPattern(bytes);
+      faulty.inject(
+        { method: 'putIfAbsent', kind: 'after', code: 'STORE_AMBIGUOUS' },
+        { method: 'putIfAbsent', kind: 'before', code: 'STORE_THROTTLED' },
+      );
+      const put = () => putBlob(faulty, sha256, stream(pattern(bytes)), options());
+      assert.equal(await retry(put, new AbortController().signal, { firstPauseMs: 1 }), 'exists');
+      assert.equal(hash('sha256', await whole(faulty, sha256)), sha256);
+      assert.deepEqual(await keysOf(bucket, blobKey(sha256)), [blobKey(sha256)]);
+      faulty.inject({ method: 'get', kind: 'cut', afterBytes: 100, code: 'STORE_UNAVAILABLE' });
+      assert.equal(hash('sha256', await retry(() => whole(faulty, sha256), new AbortController().signal)), sha256);
+    }
   });
 
   it('stop when aborted, and leave no scratch file', async () => {

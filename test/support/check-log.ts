@@ -48,6 +48,17 @@ export function acknowledgedIn(lines: Iterable<string>): Acknowledged[] {
   return all;
 }
 
+export type Place = readonly [lsn: bigint, hash: string];
+
+/** Those of the places that a log does not hold: gone, or another record. */
+export async function missingIn(log: HotLog, places: readonly Place[]): Promise<Place[]> {
+  const hashes = new Map<bigint, string>();
+  for await (const record of log.readLog()) {
+    if (record.kind !== 'trimmed') hashes.set(record.lsn, record.hash);
+  }
+  return places.filter(([lsn, hash]) => hashes.get(lsn) !== hash);
+}
+
 export type Checked = {
   /** Events that the log holds. */
   readonly events: number;

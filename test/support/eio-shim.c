@@ -8,8 +8,8 @@
  *     call   write, sync
  *     how    EIO, ENOSPC      the call fails and does nothing
  *            short            (write) half of the bytes are written; the next write to such a path fails with ENOSPC
- *            lost             (sync) what was not synced before is gone from the file, and the call fails with EIO:
- *                             what the kernel does with dirty pages that it could not write
+ *            lost             (sync) after 0.1 s what was not synced before is gone from the file and the call fails with
+ *                             EIO: what the kernel does with dirty pages that it could not write
  *     count  how many calls fail before the disk is well again; 0: it stays ill
  *
  * Each failure adds a line to <trigger>.hits, so that a test knows that it has happened.
@@ -120,7 +120,11 @@ ssize_t writev(int fd, const struct iovec *parts, int count) {
 
 static int sync_or_fail(int fd, int data_only) {
   enum how what = locked_decide("sync", fd);
-  if (what == LOST && fd >= 0 && fd < 4096 && ftruncate(fd, synced[fd]) != 0) return -1;
+  if (what == LOST) {
+    /* A slow disk first: whoever does not wait for it is seen. */
+    usleep(100 * 1000);
+    if (fd >= 0 && fd < 4096 && ftruncate(fd, synced[fd]) != 0) return -1;
+  }
   if (what != WELL) return (int)fail(what);
   struct stat now;
   int known = fd >= 0 && fd < 4096 && fstat(fd, &now) == 0;

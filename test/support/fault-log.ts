@@ -6,9 +6,19 @@ import { HotLog } from '../../hot/log.ts';
 import type { HotLogOptions } from '../../hot/options.ts';
 import type { TrajectoryId } from '../../schemas/ids.ts';
 import type { Step } from './append-child.ts';
-import { type Acknowledged, acknowledgedIn, type Checked, checkGoesOn, checkLog } from './check-log.ts';
+import { type Acknowledged, acknowledgedIn, type Checked, checkGoesOn, checkLog, type Place } from './check-log.ts';
 import { Child, type ChildOptions } from './child.ts';
 import { eventFor, FINISH, newTrajectoryIds, storedPayloadText } from './workload.ts';
+
+/** What `tail-child.ts` received. */
+export class TailLines {
+  readonly received: Place[] = [];
+
+  take(line: string): void {
+    const [word, lsn, hash] = line.split(' ');
+    if (word === 'received') this.received.push([BigInt(lsn as string), hash as string]);
+  }
+}
 
 export class FaultLog {
   readonly directory: string;

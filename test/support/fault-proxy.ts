@@ -32,6 +32,7 @@ type Passed = { readonly status: number; readonly headers: IncomingMessage['head
 export class FaultProxy implements AsyncDisposable {
   readonly #target: URL;
   readonly #faults: ProxyFault[] = [];
+  readonly #passing = new Set<Promise<unknown>>();
   readonly #http: Server;
 
   private constructor(target: string) {
@@ -59,6 +60,11 @@ export class FaultProxy implements AsyncDisposable {
     return this.#faults.length;
   }
 
+  /** Resolves when the server has answered everything that was passed on, whatever became of the answers. */
+  async idle(): Promise<void> {
+    while (this.#passing.size > 0) await Promise.allSettled(this.#passing);
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     this.#http.closeAllConnections();
     await new Promise((resolve) => {
@@ -78,9 +84,18 @@ export class FaultProxy implements AsyncDisposable {
       }
       const body = await bodyOf(message);
       if (fault?.kind === 'status') answerStatus(response, fault.status, fault.code);
-      else harm(response, await this.#pass(message, body), fault);
+      else harm(response, await this.#tracked(this.#pass(message, body)), fault);
     } catch {
       response.destroy();
+    }
+  }
+
+  async #tracked<T>(passing: Promise<T>): Promise<T> {
+    this.#passing.add(passing);
+    try {
+      return await passing;
+    } finally {
+      this.#passing.delete(passing);
     }
   }
 
