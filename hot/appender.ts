@@ -21,7 +21,6 @@ import type { GroupCommit } from './commit.ts';
 import { type EventInput, type Prepared, prepare, type RecordedEvent } from './door.ts';
 import { type Appended, advance, Head, type Heads } from './heads.ts';
 import { ANCHOR, TOOL_RESULT } from './index-block.ts';
-import { metaKey, type StoredAnchor } from './meta.ts';
 import type { AnchorHead, Position, StoredEvent } from './record.ts';
 
 export type AppenderOptions = {
@@ -161,9 +160,7 @@ export class Appender {
         tag: '',
         blobs: [],
       };
-      const stored: StoredAnchor = { lsn, head: anchor };
-      const extra = [[metaKey('a', head.idBytes), Buffer.from(JSON.stringify(stored))]] as const;
-      commit.batch.addControl(entry, anchor, extra, head);
+      commit.batch.addControl(entry, anchor, [], head);
       heads.add(head);
       advance(head, entry);
       head.guard = undefined;

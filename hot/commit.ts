@@ -40,8 +40,6 @@ export type CommitStages = {
 };
 
 const SPARE_BATCHES = 4;
-/** Of the newest barrier in the moving average. */
-const BARRIER_WEIGHT = 0.1;
 
 export class GroupCommit {
   readonly stages: CommitStages = { queue: createHistogram(), write: createHistogram(), release: createHistogram() };
@@ -61,8 +59,6 @@ export class GroupCommit {
   #waiting: (() => void)[] = [];
   #queuedBytes = 0;
   #flushes = 0;
-  /** How long a barrier takes, write and sync: a moving average. */
-  #barrierMs = 1;
 
   constructor(db: Rocks, options: CommitOptions, tip: Tip, hooks: CommitHooks) {
     this.#db = db;
@@ -117,14 +113,7 @@ export class GroupCommit {
       if (this.#inFlight === undefined) this.#flush();
       return;
     }
-    if (this.#inFlight !== undefined) return;
-    if (this.#scheduled) {
-      // Those whom one barrier has woken come back one after the other. When gathering them has taken as long as a
-      // barrier takes, the disk need not wait for the rest: they gather while it works.
-      const isLate = this.#options.windowMs === 0 && performance.now() - batch.queuedAt >= this.#barrierMs;
-      if (isLate) this.#flush();
-      return;
-    }
+    if (this.#inFlight !== undefined || this.#scheduled) return;
     this.#scheduled = true;
     if (this.#options.windowMs > 0) setTimeout(this.#tick, this.#options.windowMs);
     else process.nextTick(this.#tick);
@@ -205,21 +194,22 @@ export class GroupCommit {
     if (this.#full.length + this.#current.count === 0) this.#hooks.onTaken(batch);
     failpoint('hot.commit.before-write');
     const started = performance.now();
-    this.stages.queue.record(nanoseconds(started - batch.queuedAt));
+    const { queuedAt } = batch;
     const write = this.#db.batch();
     batch.fill(write);
     write.write(this.#options.sync, (error) => {
-      const tookMs = performance.now() - started;
-      this.stages.write.record(nanoseconds(tookMs));
-      this.#barrierMs += (tookMs - this.#barrierMs) * BARRIER_WEIGHT;
+      const doneAt = performance.now();
       if (error !== null && error !== undefined) this.fail(error);
       else if (this.#failed === undefined) this.#release(batch);
+      // Statistics wait until everybody has been told.
+      this.stages.queue.record(nanoseconds(started - queuedAt));
+      this.stages.write.record(nanoseconds(doneAt - started));
+      this.stages.release.record(nanoseconds(performance.now() - doneAt));
     });
   }
 
   #release(batch: Batch): void {
     failpoint('hot.commit.after-write');
-    const started = performance.now();
     this.#flushes += 1;
     this.#inFlight = undefined;
     this.#durable = {
@@ -238,7 +228,6 @@ export class GroupCommit {
       if (head !== undefined) head.durable = receipt;
       waiters[i]?.resolve(receipt as Appended);
     }
-    this.stages.release.record(nanoseconds(performance.now() - started));
     this.unpin(batch);
     this.#wake();
   }

@@ -182,7 +182,7 @@ export class Heads {
 }
 
 const MAGIC = Buffer.from('varve heads 1\n');
-const HEAD_BYTES = 16 + 8 + 8 + 32 + 4 + 8 + 8 + 1 + 8 + 8 + 4;
+const HEAD_BYTES = 16 + 8 + 8 + 32 + 4 + 8 + 8 + 1 + 8 + 8 + 8 + 4;
 
 /** Where a snapshot stands in its log. */
 export type SnapshotPlace = {
@@ -214,7 +214,8 @@ export function encodeHeads(heads: Heads, place: SnapshotPlace): Buffer {
     buffer[at + 84] = head.finished ? 1 : 0;
     writeU64(buffer, head.contextLsn, at + 85);
     writeU64(buffer, head.checkpointLsn, at + 93);
-    at = buffer.writeUInt32BE(head.openIntents?.size ?? 0, at + 101);
+    writeU64(buffer, head.anchorLsn, at + 101);
+    at = buffer.writeUInt32BE(head.openIntents?.size ?? 0, at + 109);
     for (const [tag, lsn] of head.openIntents ?? []) {
       buffer.write(tag, at, 8, 'latin1');
       writeU64(buffer, lsn, at + 8);
@@ -250,8 +251,9 @@ export function decodeHeads(buffer: Buffer): { heads: Heads; place: SnapshotPlac
     head.finished = buffer[at + 84] === 1;
     head.contextLsn = readU64(buffer, at + 85);
     head.checkpointLsn = readU64(buffer, at + 93);
+    head.anchorLsn = readU64(buffer, at + 101);
     head.listedFrom = head.sequence + 1;
-    const intents = buffer.readUInt32BE(at + 101);
+    const intents = buffer.readUInt32BE(at + 109);
     at += HEAD_BYTES;
     for (let n = 0; n < intents; n++, at += 16) {
       head.openIntents ??= new Map();

@@ -105,7 +105,7 @@ export class HotLog {
       if (hasTail) await log.#serve(role, entrance.onYield ?? (() => {}));
       return log;
     } catch (error) {
-      await removeWriterFile(path, epoch).finally(() => opened.db.close());
+      await giveUp(path, epoch, opened.db);
       throw openFailed(path, error);
     }
   }
@@ -122,7 +122,6 @@ export class HotLog {
     for (const head of heads) {
       const mark = meta.marks.get(head.idBytes);
       if (mark !== undefined) head.trimmed = { sequence: mark.sequence_number, lsn: mark.through_lsn };
-      head.anchorLsn = meta.anchors.get(head.idBytes)?.lsn ?? 0;
     }
     heads.settle();
     const blobs = await BlobStore.open(dir);
@@ -395,7 +394,7 @@ export class HotLog {
       if (!failed) await this.#snapshots.close(commit.durable);
     } finally {
       // Also where the snapshot found no room: who finds the file waits for this process as long as it lives.
-      await removeWriterFile(dir, epoch).finally(() => db.close());
+      await giveUp(dir, epoch, db);
     }
   }
 
@@ -443,6 +442,15 @@ export class HotLog {
       onYield,
     });
     this.#tail.unref();
+  }
+}
+
+/** The lock is given up last: while it is held, nobody else's `writer.json` can be there. */
+async function giveUp(dir: string, epoch: string, db: Rocks): Promise<void> {
+  try {
+    await removeWriterFile(dir, epoch);
+  } finally {
+    await db.close();
   }
 }
 

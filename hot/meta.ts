@@ -8,19 +8,19 @@
  *   a‖log              {format, log_id}: the database belongs to this directory
  *   a‖floor            {lsn, hash, bytes}: everything up to this LSN is trimmed, index blocks too
  *   a‖t‖trajectory     the trajectory's newest trim mark
- *   a‖a‖trajectory     its newest anchor
  *   a‖d‖trajectory     a deletion that its mark announced and that has not been finished
  *
  * These keys sort before the log's own. A file of RocksDB spans all keys that were written with it: one that reached
  * from the records to a later key would overlap with every record to come, and be rewritten with each of them (3.9
- * bytes written per byte where it should be 2.1). For the same reason nothing is written here at an open: the epoch, a
- * new UUID at every read-write open that labels and decides nothing, is in `writer.json`.
+ * bytes written per byte where it should be 2.1). For the same reason nothing is written here at an open (the epoch, a
+ * new UUID at every read-write open that labels and decides nothing, is in `writer.json`) nor by `adopt` (5.6): only trim
+ * does, and it compacts. The floor never passes an anchor that no trim mark stands for.
  */
 import { join } from 'node:path';
 import { VarveError } from '../schemas/errors.ts';
 import type { Tip } from './commit.ts';
 import { readIfThere, replaceFile } from './files.ts';
-import type { AnchorHead, TrimHead } from './record.ts';
+import type { TrimHead } from './record.ts';
 import type { Rocks } from './rocks.ts';
 
 export const HOT_FORMAT = 1;
@@ -28,7 +28,7 @@ export const HOT_FORMAT = 1;
 export const LOG_KEY = Buffer.from('alog');
 export const FLOOR_KEY = Buffer.from('afloor');
 
-type Prefix = 't' | 'a' | 'd';
+type Prefix = 't' | 'd';
 
 export function metaKey(prefix: Prefix, idBytes: string): Buffer {
   return Buffer.from(`a${prefix}${idBytes}`, 'latin1');
@@ -79,12 +79,8 @@ export type Meta = {
   readonly logId: string | undefined;
   readonly floor: Tip;
   readonly marks: ReadonlyMap<string, TrimHead>;
-  readonly anchors: ReadonlyMap<string, StoredAnchor>;
   readonly deletions: ReadonlyMap<string, Deletion>;
 };
-
-/** An anchor and the LSN of its record. */
-export type StoredAnchor = { readonly lsn: number; readonly head: AnchorHead };
 
 /** Records of one trajectory that are to go: those up to this LSN. */
 export type Deletion = { readonly through_lsn: number };
@@ -95,7 +91,6 @@ export async function readMeta(db: Rocks): Promise<Meta> {
   let logId: string | undefined;
   let floor = EMPTY_FLOOR;
   const marks = new Map<string, TrimHead>();
-  const anchors = new Map<string, StoredAnchor>();
   const deletions = new Map<string, Deletion>();
   for await (const rows of db.pages({ gte: Buffer.from('a'), lte: Buffer.from('b') })) {
     for (const [key, value] of rows) {
@@ -105,9 +100,8 @@ export async function readMeta(db: Rocks): Promise<Meta> {
       else if (key.equals(FLOOR_KEY)) floor = JSON.parse(json) as Tip;
       else if (key.length !== 18) continue;
       else if (key[1] === 0x74) marks.set(idBytes, JSON.parse(json) as TrimHead);
-      else if (key[1] === 0x61) anchors.set(idBytes, JSON.parse(json) as StoredAnchor);
       else if (key[1] === 0x64) deletions.set(idBytes, JSON.parse(json) as Deletion);
     }
   }
-  return { logId, floor, marks, anchors, deletions };
+  return { logId, floor, marks, deletions };
 }

@@ -165,7 +165,7 @@ export class Scan {
   /** The head an entry goes on from; where the log itself no longer says, its trim mark does. */
   #headOf(entry: IndexEntry, record?: LogRecord & { kind: 'event' }): Head {
     const head = this.heads.at(entry.id, record?.event.trajectory_id);
-    if (head.sequence === 0 && !this.#isBelowMark(entry)) startFromMeta(head, this.#meta, entry.lsn - 1);
+    if (head.sequence === 0 && !this.#isBelowMark(entry)) startFromMark(head, this.#meta, entry.lsn - 1);
     return head;
   }
 
@@ -185,17 +185,12 @@ function follows(head: Head, entry: IndexEntry): boolean {
   );
 }
 
-/** Sets a head to what the trim mark or the anchor of its trajectory says, whichever is newer, up to an LSN. */
-function startFromMeta(head: Head, meta: Meta, upToLsn: number): void {
-  const mark = meta.marks.get(head.idBytes);
-  const anchor = meta.anchors.get(head.idBytes);
-  const markLsn = mark !== undefined && mark.through_lsn <= upToLsn ? mark.through_lsn : 0;
-  const anchorLsn = anchor !== undefined && anchor.lsn <= upToLsn ? anchor.lsn : 0;
-  const lsn = Math.max(markLsn, anchorLsn);
-  const from = anchorLsn > markLsn ? anchor?.head : mark;
-  if (from === undefined || lsn === 0) return;
+/** Sets a head to what the trim mark of its trajectory says, if it covers no more than an LSN. */
+function startFromMark(head: Head, meta: Meta, upToLsn: number): void {
+  const from = meta.marks.get(head.idBytes);
+  if (from === undefined || from.through_lsn > upToLsn) return;
   head.sequence = from.sequence_number;
-  head.lsn = lsn;
+  head.lsn = from.through_lsn;
   head.hash = Buffer.from(from.cryptographic_hash, 'hex').toString('latin1');
   head.turn = from.turn;
   head.token = from.fencing_token;
@@ -203,14 +198,11 @@ function startFromMeta(head: Head, meta: Meta, upToLsn: number): void {
   head.listedFrom = head.sequence + 1;
 }
 
-/** Heads of a log whose records up to the floor are gone: what marks and anchors say. */
+/** Heads of a log whose records up to the floor are gone: what trim marks say. */
 export function headsAtFloor(meta: Meta): Heads {
   const heads = new Heads();
   for (const [idBytes, mark] of meta.marks) {
-    if (mark.through_lsn <= meta.floor.lsn) startFromMeta(heads.at(idBytes), meta, meta.floor.lsn);
-  }
-  for (const [idBytes, anchor] of meta.anchors) {
-    if (anchor.lsn <= meta.floor.lsn) startFromMeta(heads.at(idBytes), meta, meta.floor.lsn);
+    if (mark.through_lsn <= meta.floor.lsn) startFromMark(heads.at(idBytes), meta, meta.floor.lsn);
   }
   return heads;
 }

@@ -89,6 +89,27 @@ export const ERROR_CODES = {
   /** What was to be put has not the length or the hash that it was announced with; nothing was stored. */
   STORE_BODY_MISMATCH: DAMAGE,
 
+  // The cold tier: DuckDB, data files, the table log.
+  COLD_CLOSED: ENVIRONMENT,
+  COLD_SQL: ENVIRONMENT,
+  COLD_OUT_OF_MEMORY: ENVIRONMENT,
+  COLD_DISK_FULL: ENVIRONMENT,
+  COLD_FILE_UNREADABLE: ENVIRONMENT,
+  /** DuckDB found its own state broken; nothing of this instance is to be trusted. */
+  COLD_ENGINE_FAILED: ENVIRONMENT,
+  /** Rows that are to be written do not follow each other, or are not what their hashes say. */
+  COLD_ROWS_BROKEN: DAMAGE,
+  COLD_ROW_TOO_LARGE: USAGE,
+  /** A data file is not what was written. */
+  COLD_FILE_DIFFERS: DAMAGE,
+  COLD_SEGMENTS_INVALID: DAMAGE,
+  COLD_NO_TABLE: USAGE,
+  COLD_NO_VERSION: USAGE,
+  COLD_TABLE_NEWER: USAGE,
+  COLD_LOG_INVALID: DAMAGE,
+  /** A commit that no table could take: it removes what it adds, or names something twice. */
+  COLD_COMMIT_INVALID: USAGE,
+
   // The warm tier: its server and its schema.
   WARM_NO_SERVER: ENVIRONMENT,
   WARM_START_FAILED: ENVIRONMENT,

@@ -30,6 +30,12 @@ export const FAILPOINTS = [
   'hot.trim.before-floor',
   'hot.trim.after-floor',
   'hot.close.before-snapshot',
+  'cold.file.before-put',
+  'cold.file.after-put',
+  'cold.segments.after-put',
+  'cold.commit.before-put',
+  'cold.commit.after-put',
+  'cold.checkpoint.after-put',
 ] as const;
 
 export type FailpointName = (typeof FAILPOINTS)[number];

@@ -275,11 +275,38 @@ export function checkPayload(event_type: string, payload: JsonObject): void {
     const message = 'the payload itself: a stub stands for a string, and a payload is an object';
     throw new VarveError('STUB_MALFORMED', message, { pointer: '' });
   }
+  const fields = fieldsByKind.get(event_type);
+  if (fields === undefined || areValid(fields, payload)) return;
+  // Again and as a whole, for the words of the refusal.
   const checked = schemas.get(event_type)?.safeParse(payload);
   if (checked === undefined || checked.success) return;
   const { path, reason } = firstIssue(checked.error.issues);
   const pointer = path.map((key) => `/${escapePointer(String(key))}`).join('');
   throw new VarveError('INVALID_PAYLOAD', `${event_type} ${pointer || 'itself'}: ${reason}`, { event_type, pointer });
+}
+
+type Field = { readonly name: string; readonly schema: z.ZodType; readonly isOptional: boolean };
+
+/** zod runs the schema of an absent field too, and makes an issue of it first; most fields of a payload are absent. */
+const fieldsByKind: ReadonlyMap<string, readonly Field[]> = new Map(
+  Object.entries(KINDS).map(([kind, { shape }]) => [kind, Object.entries(shape).map(toField)]),
+);
+
+function toField([name, schema]: [string, z.ZodType]): Field {
+  if (schema instanceof z.ZodOptional) return { name, schema: schema.unwrap() as z.ZodType, isOptional: true };
+  return { name, schema, isOptional: false };
+}
+
+function areValid(fields: readonly Field[], payload: JsonObject): boolean {
+  for (const { name, schema, isOptional } of fields) {
+    const value = payload[name];
+    if (value === undefined) {
+      if (!isOptional) return false;
+    } else if (!schema.safeParse(value).success) {
+      return false;
+    }
+  }
+  return true;
 }
 
 type Found = { readonly path: readonly PropertyKey[]; readonly reason: string };

@@ -35,7 +35,8 @@ export function stubFor(body: Uint8Array, media_type: string = TEXT_MEDIA_TYPE):
  * quotes inside other strings are escaped.
  */
 export function mayHoldStub(canonicalPayload: string): boolean {
-  return canonicalPayload.includes('"$blob":');
+  // Twice: a search that begins with a quotation mark stops at every one of them, and JSON is full of them.
+  return canonicalPayload.includes('$blob":') && canonicalPayload.includes('"$blob":');
 }
 
 /**

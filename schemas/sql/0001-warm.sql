@@ -6,6 +6,12 @@ CREATE FUNCTION varve_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL S
     AS $$ SELECT clock_timestamp() $$;
 COMMENT ON FUNCTION varve_now() IS 'All time of the warm tier''s SQL comes from here; a test may replace it.';
 
+CREATE FUNCTION varve_refuse(reason text) RETURNS int LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'varve: %', reason USING ERRCODE = 'VA001';
+END $$;
+COMMENT ON FUNCTION varve_refuse(text) IS 'Undoes the statement that calls it, with SQLSTATE VA001.';
+
 CREATE FUNCTION varve_envelope(
     trajectory_id uuid, sequence_number bigint, event_type text, turn int,
     payload_sha256 bytea, created_at timestamptz, fencing_token bigint
@@ -104,11 +110,12 @@ BEGIN
         v_upper := varve_uuid_floor(v_day + interval '1 day');
     ELSE
         -- A past day, of an import: the gap of that month between the partitions that are there.
-        v_lower := greatest(varve_uuid_floor(v_month), (SELECT max(upper_id) FROM event_partitions WHERE upper_id <= p_id));
+        v_lower := greatest(varve_uuid_floor(v_month),
+            (SELECT upper_id FROM event_partitions WHERE upper_id <= p_id ORDER BY upper_id DESC LIMIT 1));
         v_upper := least(
             varve_uuid_floor((v_month AT TIME ZONE 'UTC' + interval '1 month') AT TIME ZONE 'UTC'),
             varve_uuid_floor(v_today - interval '1 day'),
-            (SELECT min(lower_id) FROM event_partitions WHERE lower_id > p_id));
+            (SELECT lower_id FROM event_partitions WHERE lower_id > p_id ORDER BY lower_id LIMIT 1));
         v_name := 'trajectory_events_' || to_char(varve_uuid_time(v_lower) AT TIME ZONE 'UTC', 'YYYYMMDD')
             || '_' || to_char(varve_uuid_time(v_upper) AT TIME ZONE 'UTC', 'YYYYMMDD');
     END IF;
@@ -136,9 +143,8 @@ CREATE TABLE trajectories (
     created_at timestamptz,
     fencing_token bigint NOT NULL DEFAULT 0,
     fence_token bigint NOT NULL DEFAULT 0,
-    fence_sequence_number bigint NOT NULL DEFAULT 0,
     waiting int NOT NULL DEFAULT 0,
-    summary jsonb,
+    summary json,
     status text NOT NULL DEFAULT 'running',
     tenant text NOT NULL DEFAULT 'default',
     agent text,
@@ -147,18 +153,28 @@ CREATE TABLE trajectories (
     started_at timestamptz,
     taken_at timestamptz NOT NULL DEFAULT varve_now(),
     updated_at timestamptz NOT NULL DEFAULT varve_now()
-);
+) WITH (fillfactor = 50);
 COMMENT ON TABLE trajectories IS
     'One permanent row for each trajectory. It outlives its events: nothing at or below last_sequence_number is ever inserted again.';
 COMMENT ON COLUMN trajectories.head_hash IS 'Hash of the last event; 32 zero bytes before the first.';
 COMMENT ON COLUMN trajectories.turn IS 'Turn, time (created_at) and token (fencing_token) are those of the last event.';
-COMMENT ON COLUMN trajectories.fence_token IS
-    'Token of the newest claim: lower tokens are accepted up to fence_sequence_number and fenced behind it.';
+COMMENT ON COLUMN trajectories.fence_token IS 'Token of the newest claim; see fences.';
 COMMENT ON COLUMN trajectories.waiting IS 'Events in quarantine that wait for their predecessor.';
-COMMENT ON COLUMN trajectories.summary IS 'Bounded summary (schemas/summary.ts), advanced event by event.';
+COMMENT ON COLUMN trajectories.summary IS
+    'Bounded summary (schemas/summary.ts), advanced event by event. json and not jsonb: it is replaced with every batch and rarely looked into.';
 COMMENT ON COLUMN trajectories.taken_at IS 'When the first event was taken in.';
-CREATE INDEX trajectories_status ON trajectories (status, updated_at);
-CREATE INDEX trajectories_tenant ON trajectories (tenant, updated_at);
+-- No index has a column that changes with every batch: updates then stay on their page (HOT) and write no index.
+CREATE INDEX trajectories_status ON trajectories (status, tenant);
+CREATE INDEX trajectories_tenant ON trajectories (tenant);
+
+CREATE TABLE fences (
+    trajectory_id uuid NOT NULL REFERENCES trajectories,
+    fencing_token bigint NOT NULL,
+    sequence_number bigint NOT NULL,
+    PRIMARY KEY (trajectory_id, fencing_token)
+);
+COMMENT ON TABLE fences IS
+    'Claims that still decide about something: lower tokens are accepted up to this sequence number and fenced behind it, also when a later claim states a later head.';
 
 CREATE TABLE cold_segments (
     trajectory_id uuid NOT NULL REFERENCES trajectories,
@@ -211,10 +227,15 @@ CREATE TABLE blocks (
     reason text NOT NULL CHECK (reason IN ('gap', 'fork', 'poison', 'fenced')),
     sequence_number bigint NOT NULL,
     since timestamptz NOT NULL DEFAULT varve_now(),
+    accepted_at timestamptz,
+    branch_id uuid,
     PRIMARY KEY (trajectory_id, log_id)
 );
 COMMENT ON TABLE blocks IS
     'What a log sends for a trajectory under this token or a lower one goes to quarantine; other logs and higher tokens go on.';
+COMMENT ON COLUMN blocks.accepted_at IS
+    'A person has decided: what still comes under this block is recorded as accepted, but for intents, of which a person must know.';
+COMMENT ON COLUMN blocks.branch_id IS 'The trajectory of its own that the quarantined events became.';
 
 CREATE TABLE quarantine (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -231,6 +252,8 @@ CREATE TABLE quarantine (
     state text NOT NULL DEFAULT 'held' CHECK (state IN ('held', 'applied', 'proven', 'accepted', 'branched')),
     taken_at timestamptz NOT NULL DEFAULT varve_now(),
     settled_at timestamptz,
+    settled_why text,
+    branch_id uuid,
     UNIQUE (log_id, lsn)
 );
 COMMENT ON TABLE quarantine IS
@@ -238,7 +261,7 @@ COMMENT ON TABLE quarantine IS
 COMMENT ON COLUMN quarantine.state IS
     'held; applied (inserted after all); proven (a duplicate); accepted (a person decided to leave it); branched (it got a trajectory of its own).';
 CREATE INDEX quarantine_held ON quarantine (trajectory_id, sequence_number) WHERE state = 'held';
-CREATE INDEX quarantine_held_log ON quarantine (log_id, lsn) WHERE state = 'held';
+CREATE INDEX quarantine_held_log ON quarantine (log_id, lsn) WHERE state IN ('held', 'accepted', 'branched');
 
 CREATE TABLE blob_refs (
     sha256 bytea NOT NULL,
@@ -265,7 +288,11 @@ DECLARE
     v_lease leases;
     v_token bigint;
 BEGIN
-    INSERT INTO trajectories (trajectory_id) VALUES (p_trajectory_id) ON CONFLICT DO NOTHING;
+    IF num_nulls(p_trajectory_id, p_holder, p_ttl, p_sequence_number, p_hash) > 0 THEN
+        RAISE EXCEPTION 'a claim states everything' USING ERRCODE = 'null_value_not_allowed';
+    END IF;
+    INSERT INTO trajectories (trajectory_id, started_at) VALUES (p_trajectory_id, varve_uuid_time(p_trajectory_id))
+        ON CONFLICT DO NOTHING;
     SELECT * INTO v_row FROM trajectories WHERE trajectory_id = p_trajectory_id FOR UPDATE;
     SELECT * INTO v_lease FROM leases WHERE trajectory_id = p_trajectory_id FOR UPDATE;
     IF v_lease.holder IS NOT NULL AND v_lease.holder <> p_holder AND v_lease.expires_at > varve_now() THEN
@@ -283,8 +310,16 @@ BEGIN
         VALUES (p_trajectory_id, p_holder, v_token, varve_now() + p_ttl, varve_now())
         ON CONFLICT (trajectory_id) DO UPDATE SET holder = excluded.holder, fencing_token = excluded.fencing_token,
             expires_at = excluded.expires_at, claimed_at = excluded.claimed_at;
-    UPDATE trajectories SET fence_token = v_token, fence_sequence_number = p_sequence_number, updated_at = varve_now()
-        WHERE trajectory_id = p_trajectory_id;
+    UPDATE trajectories SET fence_token = v_token, updated_at = varve_now() WHERE trajectory_id = p_trajectory_id;
+    INSERT INTO fences (trajectory_id, fencing_token, sequence_number) VALUES (p_trajectory_id, v_token, p_sequence_number);
+    -- A later claim that states no later head decides alone. Of those whose heads warm has, the newest 32 say of a late
+    -- event that it was fenced; without them it would be a fork.
+    DELETE FROM fences f WHERE f.trajectory_id = p_trajectory_id AND EXISTS (
+        SELECT 1 FROM fences n WHERE n.trajectory_id = f.trajectory_id AND n.fencing_token > f.fencing_token
+            AND (n.sequence_number <= f.sequence_number
+                OR n.sequence_number <= v_row.last_sequence_number AND f.fencing_token NOT IN (
+                    SELECT k.fencing_token FROM fences k WHERE k.trajectory_id = f.trajectory_id
+                    ORDER BY k.fencing_token DESC LIMIT 32)));
     RETURN QUERY SELECT true, v_token, l.expires_at, NULL::text FROM leases l WHERE l.trajectory_id = p_trajectory_id;
 END $$;
 COMMENT ON FUNCTION lease_claim IS
@@ -327,8 +362,8 @@ END $$;
 CREATE VIEW in_doubt AS
     SELECT t.trajectory_id, t.tenant, t.agent, c.call ->> 'tool_call_id' AS tool_call_id, c.call ->> 'tool_name' AS tool_name,
         (c.call ->> 'intent_at')::bigint AS intent_sequence_number, 'open'::text AS origin, t.updated_at
-    FROM trajectories t CROSS JOIN LATERAL jsonb_array_elements(t.summary -> 'open_calls') AS c (call)
-    WHERE c.call -> 'intent_at' <> 'null'::jsonb
+    FROM trajectories t CROSS JOIN LATERAL json_array_elements(t.summary -> 'open_calls') AS c (call)
+    WHERE c.call ->> 'intent_at' IS NOT NULL
     UNION ALL
     SELECT q.trajectory_id, t.tenant, t.agent,
         varve_payload_text(q.payload, 'tool_call_id'), varve_payload_text(q.payload, 'tool_name'),
@@ -341,8 +376,8 @@ COMMENT ON VIEW in_doubt IS
 CREATE VIEW pending_approvals AS
     SELECT t.trajectory_id, t.tenant, t.agent, c.call ->> 'tool_call_id' AS tool_call_id, c.call ->> 'tool_name' AS tool_name,
         (c.call ->> 'approval_requested_at')::bigint AS request_sequence_number, t.updated_at
-    FROM trajectories t CROSS JOIN LATERAL jsonb_array_elements(t.summary -> 'open_calls') AS c (call)
-    WHERE c.call -> 'approval_requested_at' <> 'null'::jsonb;
+    FROM trajectories t CROSS JOIN LATERAL json_array_elements(t.summary -> 'open_calls') AS c (call)
+    WHERE c.call ->> 'approval_requested_at' IS NOT NULL;
 COMMENT ON VIEW pending_approvals IS 'Calls that wait for a person.';
 
 CREATE VIEW replication_lag AS

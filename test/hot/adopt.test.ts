@@ -192,7 +192,7 @@ describe('adopting a trajectory', () => {
     await crashCopy(temp.join('log'), temp.join('copy'));
     assert.equal((await appended).sequence_number, 11);
     await using copy = await HotLog.open(temp.join('copy'), SMALL);
-    assert.ok((copy.head(id)?.sequence_number ?? 0) >= 10);
+    assert.ok((copy.head(id)?.sequence_number ?? 0) >= 10, 'the anchor is lost');
   });
 });
 

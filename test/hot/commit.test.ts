@@ -35,7 +35,7 @@ async function writeOn(
     try {
       acked.push(await log.append(id, numbered(acked.length, text(acked.length))));
       // A writer does not always come back in the very next microtask.
-      for (let i = 0; i < acked.length % 7; i++) await undefined;
+      for (let i = 0; i < acked.length % 7; i++) await Promise.resolve();
     } catch (error) {
       return { id, acked, code: isVarveError(error) ? error.code : String(error) };
     }
@@ -144,7 +144,7 @@ describe('group commit', () => {
       .filter(({ status }) => status === 'rejected')
       .map((outcome) => (outcome as PromiseRejectedResult).reason as unknown);
     assert.ok(failures.length === 2 || failures.length === 3, `${failures.length} of 18 were refused`);
-    for (const error of failures) assert.ok(isVarveError(error, 'HOT_OVERLOADED') && error.retry);
+    for (const error of failures) assert.ok(isVarveError(error, 'HOT_OVERLOADED') && error.retry, String(error));
     await log.append(newTrajectoryId(), numbered(1, text));
     await denseLog(log);
   });
@@ -250,7 +250,10 @@ describe('the first failed write', () => {
     const acked = outcomes.filter(({ status }) => status === 'fulfilled').length;
     assert.ok(acked < 3000, 'the failure came too late to be seen');
     for (const outcome of outcomes.slice(acked)) {
-      assert.ok(outcome.status === 'rejected' && isVarveError(outcome.reason, 'HOT_FAILED'));
+      assert.ok(
+        outcome.status === 'rejected' && isVarveError(outcome.reason, 'HOT_FAILED'),
+        'an append behind the failure',
+      );
     }
     await log.close();
 
@@ -335,7 +338,7 @@ describe('close', () => {
     await log.close();
     await refused(all(reader), 'HOT_CLOSED');
     await refused(all(unread), 'HOT_CLOSED');
-    await all(logReader).catch((error: unknown) => assert.ok(isVarveError(error, 'HOT_CLOSED')));
+    await all(logReader).catch((error: unknown) => assert.ok(isVarveError(error, 'HOT_CLOSED'), String(error)));
     for (const outcome of await running) {
       if (outcome.status === 'rejected') assert.ok(isVarveError(outcome.reason, 'HOT_CLOSED'), String(outcome.reason));
       else assert.equal(outcome.value.length, 40);
@@ -348,7 +351,7 @@ describe('close', () => {
     await log.appendAll(id, [note(), FINISH]);
     const trimming = log.trim();
     await log.close();
-    await trimming.catch((error: unknown) => assert.ok(isVarveError(error, 'HOT_CLOSED')));
+    await trimming.catch((error: unknown) => assert.ok(isVarveError(error, 'HOT_CLOSED'), String(error)));
   });
 
   it('is safe where the log was never used', async () => {

@@ -50,9 +50,10 @@ describe('the plan of a trim', () => {
         for (const { trajectory_id, through_sequence } of steps) {
           const of = candidates.find((each) => each.trajectory_id === trajectory_id) as TrimCandidate;
           assert.equal(of.held, false);
-          assert.ok(through_sequence <= of.sequence && through_sequence > of.trimmedSequence);
-          if (of.finished) assert.ok(of.lsn <= ackedLsn && through_sequence === of.sequence);
-          else assert.ok(of.neededFrom !== undefined && through_sequence < of.neededFrom);
+          assert.ok(through_sequence <= of.sequence && through_sequence > of.trimmedSequence, 'not there, or gone');
+          if (of.finished)
+            assert.ok(of.lsn <= ackedLsn && through_sequence === of.sequence, 'not acknowledged, or not whole');
+          else assert.ok(of.neededFrom !== undefined && through_sequence < of.neededFrom, 'it is needed');
         }
         const planned = new Set(steps.map(({ trajectory_id }) => trajectory_id));
         for (const each of candidates) {
@@ -347,7 +348,7 @@ describe('trim', () => {
     let trimmed = 0;
     for (let i = 0; i < 8; i++) trimmed += (await ackAndTrim()).events;
     stop = true;
-    assert.ok(trimmed > 0);
+    assert.ok(trimmed > 0, 'nothing was ever trimmed');
     for (const { id, count } of (await Promise.all(writers)).flat()) {
       assert.equal((await sequences(log.read(id))).length, count);
     }

@@ -1,5 +1,5 @@
 /**
- * Opens a log and prints `open`, or `refused <code>`, with the process that holds it where the refusal names one. An
+ * Opens a log and prints `open`, or `refused <code>`, with the process that holds it, or null. An
  * open log is held until `close` comes on stdin.
  */
 import { writeSync } from 'node:fs';
@@ -17,6 +17,6 @@ try {
   writeSync(1, 'closed\n');
 } catch (error) {
   if (!isVarveError(error)) throw error;
-  writeSync(1, `refused ${error.code} ${String(error.details['pid'] ?? '')}\n`);
+  writeSync(1, `refused ${error.code} ${JSON.stringify(error.details['pid'] ?? null)}\n`);
 }
 process.exit(0);
