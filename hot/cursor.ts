@@ -15,7 +15,7 @@ export type CursorSource = {
  * Where the cursor's record is trimmed with its index entry, only the log's identity can be compared; what is gone is
  * then named to the reader.
  *
- * @throws VarveError TAIL_CURSOR_UNKNOWN, TAIL_CURSOR_AHEAD
+ * @throws VarveError TAIL_CURSOR_UNKNOWN, TAIL_CURSOR_AHEAD, TAIL_PROTOCOL
  */
 export async function checkCursor(
   source: CursorSource,
@@ -23,6 +23,9 @@ export async function checkCursor(
   cursor: Cursor,
   cursorLogId: string | undefined,
 ): Promise<void> {
+  if (!Number.isSafeInteger(cursor?.lsn) || cursor.lsn < 0 || typeof cursor.hash !== 'string') {
+    throw new VarveError('TAIL_PROTOCOL', 'the cursor has not the form {lsn, hash}', {});
+  }
   if (cursorLogId !== undefined && cursorLogId !== logId) {
     const message = `the cursor is of log ${cursorLogId}; this is log ${logId}`;
     throw new VarveError('TAIL_CURSOR_UNKNOWN', message, { log_id: logId });

@@ -60,10 +60,8 @@ const DELETES_AT_ONCE = 1000;
 
 export async function trim(needs: TrimNeeds, limits: TrimLimits): Promise<TrimReport> {
   const deleted = { events: 0, first: Number.POSITIVE_INFINITY, last: 0 };
-  for (const [idBytes, { through_lsn }] of needs.unfinished) {
-    await deleteRecords(needs, idBytes, through_lsn, deleted);
-    needs.unfinished.delete(idBytes);
-  }
+  await deleteAnnounced(needs, needs.unfinished, deleted);
+  needs.unfinished.clear();
   const candidates: TrimCandidate[] = [];
   for (const head of needs.heads) candidates.push(await candidateOf(needs, head, limits));
   const steps = planTrim(candidates, limits.ackedLsn);
@@ -71,7 +69,7 @@ export async function trim(needs: TrimNeeds, limits: TrimLimits): Promise<TrimRe
   for (let i = 0; i < steps.length; i += MARKS_AT_ONCE) {
     const marked = await mark(needs, steps.slice(i, i + MARKS_AT_ONCE), limits.ackedLsn);
     trajectories += marked.size;
-    for (const [idBytes, throughLsn] of marked) await deleteRecords(needs, idBytes, throughLsn, deleted);
+    await deleteAnnounced(needs, marked, deleted);
   }
   if (deleted.last > 0) await needs.db.compactRange(recordKey(deleted.first), recordKey(deleted.last));
   await raiseFloor(needs, limits.ackedLsn);
@@ -129,8 +127,8 @@ async function eventHere({ lookup }: TrimNeeds, head: Head, sequence: number): P
   }
 }
 
-/** Makes the marks durable; they stand for what they cover from then on. Returns the LSN each one covers. */
-async function mark(needs: TrimNeeds, steps: readonly TrimStep[], ackedLsn: number): Promise<Map<string, number>> {
+/** Makes the marks durable; they stand for what they cover from then on. Returns the deletions that they announce. */
+async function mark(needs: TrimNeeds, steps: readonly TrimStep[], ackedLsn: number): Promise<Map<string, Deletion>> {
   const { commit, heads } = needs;
   const marks: { head: Head; mark: TrimHead }[] = [];
   for (const { trajectory_id, through_sequence } of steps) {
@@ -160,7 +158,7 @@ async function mark(needs: TrimNeeds, steps: readonly TrimStep[], ackedLsn: numb
     head.lsns = head.lsns.slice(Math.max(0, mark.sequence_number + 1 - head.listedFrom));
     head.listedFrom = Math.max(head.listedFrom, mark.sequence_number + 1);
   }
-  return new Map(marks.map(({ head, mark }) => [head.idBytes, mark.through_lsn]));
+  return new Map(marks.map(({ head, mark }) => [head.idBytes, { through_lsn: mark.through_lsn }]));
 }
 
 function entryOf(head: Head, mark: TrimHead, lsn: number): IndexEntry {
@@ -181,8 +179,22 @@ function entryOf(head: Head, mark: TrimHead, lsn: number): IndexEntry {
 
 type Deleted = { events: number; first: number; last: number };
 
-/** Deletes a trajectory's records up to an LSN, oldest first, and with the last ones the announcement. */
-async function deleteRecords({ db }: TrimNeeds, idBytes: string, throughLsn: number, deleted: Deleted): Promise<void> {
+/** Deletes the records of all these trajectories, then the announcements, under one barrier. */
+async function deleteAnnounced(
+  needs: TrimNeeds,
+  deletions: ReadonlyMap<string, Deletion>,
+  deleted: Deleted,
+): Promise<void> {
+  if (deletions.size === 0) return;
+  for (const { through_lsn } of deletions.values()) await deleteRecords(needs, through_lsn, deleted);
+  // With a sync: once an announcement is gone, nobody would look for records that came back.
+  await needs.db.write((batch) => {
+    for (const idBytes of deletions.keys()) batch.del(metaKey('d', idBytes));
+  }, true);
+}
+
+/** Deletes a trajectory's records up to an LSN, oldest first. */
+async function deleteRecords({ db }: TrimNeeds, throughLsn: number, deleted: Deleted): Promise<void> {
   const lsns: number[] = [];
   for (let lsn = throughLsn; lsn > 0; ) {
     const value = await db.get(recordKey(lsn));
@@ -199,8 +211,6 @@ async function deleteRecords({ db }: TrimNeeds, idBytes: string, throughLsn: num
     }, false);
     failpoint('hot.trim.mid-delete');
   }
-  // With a sync: once the announcement is gone, nobody would look for records that came back.
-  await db.write((batch) => batch.del(metaKey('d', idBytes)), true);
   deleted.first = Math.min(deleted.first, lsns[0] ?? deleted.first);
   deleted.last = Math.max(deleted.last, lsns.at(-1) ?? 0);
 }

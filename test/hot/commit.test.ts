@@ -27,6 +27,7 @@ function mendBlobs(temp: TempDirectory): void {
 /** Appends one after the other until the log takes no more; what was acknowledged, and why it ended. */
 async function writeOn(
   log: HotLog,
+  pace: number,
   text: (n: number) => string,
 ): Promise<{ id: TrajectoryId; acked: Appended[]; code: string }> {
   const id = newTrajectoryId();
@@ -35,7 +36,7 @@ async function writeOn(
     try {
       acked.push(await log.append(id, numbered(acked.length, text(acked.length))));
       // A writer does not always come back in the very next microtask.
-      for (let i = 0; i < acked.length % 7; i++) await Promise.resolve();
+      for (let i = 0; i < (acked.length + pace) % 7; i++) await Promise.resolve();
     } catch (error) {
       return { id, acked, code: isVarveError(error) ? error.code : String(error) };
     }
@@ -292,7 +293,7 @@ describe('close', () => {
     it(`ends under ${how}; what was acknowledged is there afterwards and nothing else`, async () => {
       const log = await open(options);
       const writers = Array.from({ length: 32 }, (_, i) =>
-        writeOn(log, (n) => ((n + i) % 9 === 0 ? `${LARGE}${n}` : '')),
+        writeOn(log, i, (n) => ((n + i) % 9 === 0 ? `${LARGE}${n}` : '')),
       );
       const busy = newTrajectoryId();
       for (let n = 0; n < 5; n++) await log.append(busy, note());

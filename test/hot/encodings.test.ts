@@ -113,6 +113,7 @@ describe('a snapshot of heads', () => {
     finished: fc.boolean(),
     contextLsn: safe,
     checkpointLsn: safe,
+    anchorLsn: safe,
     intents: fc.uniqueArray(fc.tuple(latin1(8), safe), { maxLength: 3, selector: ([tag]) => tag }),
   });
   const heads = fc.uniqueArray(head, { maxLength: 6, selector: ({ idBytes }) => idBytes });
@@ -137,9 +138,33 @@ describe('a snapshot of heads', () => {
         const read = [...(decoded?.heads ?? [])].map((head) => {
           assert.deepEqual(head.lsns, []);
           assert.equal(head.listedFrom, head.sequence + 1);
-          const { idBytes, sequence, lsn, hash, turn, token, createdMs, finished, contextLsn, checkpointLsn } = head;
+          const {
+            idBytes,
+            sequence,
+            lsn,
+            hash,
+            turn,
+            token,
+            createdMs,
+            finished,
+            contextLsn,
+            checkpointLsn,
+            anchorLsn,
+          } = head;
           const intents = [...(head.openIntents ?? [])];
-          const fields = { idBytes, sequence, lsn, hash, turn, token, createdMs, finished, contextLsn, checkpointLsn };
+          const fields = {
+            idBytes,
+            sequence,
+            lsn,
+            hash,
+            turn,
+            token,
+            createdMs,
+            finished,
+            contextLsn,
+            checkpointLsn,
+            anchorLsn,
+          };
           return { ...fields, intents };
         });
         assert.deepEqual(

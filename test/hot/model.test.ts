@@ -611,7 +611,7 @@ class World {
     const said = { sequence: head?.sequence_number, hash: head?.cryptographic_hash, lsn: Number(head?.lsn) };
     assert.deepEqual(said, { sequence, hash, lsn });
     const first = readable[0]?.sequence ?? sequence + 1;
-    for (const from of new Set([1, first - 1, first, Math.floor((first + sequence) / 2), sequence, sequence + 1])) {
+    for (const from of new Set([1, first - 1, first, Math.floor((first + sequence) / 2), sequence + 1])) {
       if (from < 1) continue;
       if (from < first) {
         const error = await refused(all(log.read(id, from)), 'HOT_TRIMMED');
@@ -669,6 +669,6 @@ describe('a hot log beside its model', function () {
         await world.close();
       }
     });
-    await fc.assert(property, { ...runs(15), endOnFailure: process.env['SHRINK'] !== '1' });
+    await fc.assert(property, { ...runs(8), endOnFailure: process.env['SHRINK'] !== '1' });
   });
 });
