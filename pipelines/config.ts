@@ -38,6 +38,7 @@ export type ConfigInputs = {
 };
 
 const FILE = 'varve.json';
+const SECRET_PARAMETER = /([?&](?:password|sslpassword|sslkey)=)[^&]*/gi;
 /** Variables of ours that are no settings. */
 const OTHER_VARIABLES = new Set([FAILPOINT_VARIABLE]);
 /** Of the field, not ours: everybody's name for a PostgreSQL. */
@@ -91,11 +92,12 @@ export async function loadConfig(inputs: ConfigInputs = {}): Promise<LoadedConfi
   return { config, settings, file: path };
 }
 
-/** A setting for people: passwords in URLs are left out. */
+/** A setting for people: passwords in URLs are left out, wherever they stand in them. */
 export function shownValue({ value }: Setting): string {
   if (value === undefined) return '';
   if (typeof value !== 'string') return JSON.stringify(value);
-  return value.replace(/(:\/\/[^:/@]*):[^@]*@/, '$1:***@');
+  // Up to the last @ before the path, as URLs are read: an @ may stand in a password.
+  return value.replace(/(:\/\/[^:/?#@]*):[^/?#]*@/, '$1:***@').replaceAll(SECRET_PARAMETER, '$1***');
 }
 
 type Sections = Readonly<Record<string, Readonly<Record<string, unknown>> | undefined>>;
@@ -128,6 +130,9 @@ function refuseUnknown(
 ): void {
   const keys = new Set(KEYS.map(({ key }) => key));
   for (const [section, members] of Object.entries(values)) {
+    if (!Object.hasOwn(Config.shape, section) || typeof members !== 'object') {
+      throw new VarveError('INVALID_CONFIG', `${file}: there is no section ${section}; see \`varve config\``, {});
+    }
     for (const name of Object.keys(members ?? {})) {
       if (keys.has(`${section}.${name}`)) continue;
       throw new VarveError(

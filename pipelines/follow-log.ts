@@ -4,27 +4,35 @@
  * One session, from the cursor that the database has to wherever the source ends; whoever calls it decides about trying
  * again. Each batch is one transaction that moves the cursor; the log is told only afterwards, so a kill anywhere costs
  * a repetition and nothing else. While a transaction runs, the next full batch is made ready.
+ *
+ * The log is also told where a session begins, since the last ack may have been lost with its sidecar while a worker
+ * waits for it; and when what is held back changes by other hands.
  */
 import { hostname } from 'node:os';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { hasBlob, putBlob } from '../cold/blobs.ts';
 import type { ObjectStore } from '../cold/object-store.ts';
 import { BlobStore } from '../hot/blobs.ts';
 import type { TailBatch, TailItem } from '../hot/read-check.ts';
 import type { Ack, Cursor } from '../hot/tail-protocol.ts';
-import { isVarveError, VarveError } from '../schemas/errors.ts';
+import { isVarveError, type VarveError } from '../schemas/errors.ts';
 import { mayHoldStub, stubsOf } from '../schemas/stubs.ts';
-import type { WarmCursor } from '../warm/cursor-rows.ts';
-import { Ingest, type IngestCounts, prepareBatch, type WarmBatch } from '../warm/ingest.ts';
+import { readCursor, type WarmCursor } from '../warm/cursor-rows.ts';
+import { Ingest, type IngestCounts, type WarmBatch } from '../warm/ingest.ts';
 import type { WarmItem } from '../warm/ingest-plan.ts';
 import type { WarmPool } from '../warm/pool.ts';
 import type { HeldSummary } from '../warm/quarantine-rows.ts';
-import { RecordQueue } from './record-queue.ts';
+import { RecordQueue, type Taken } from './record-queue.ts';
 
 /** What is followed: a tail, or a drain of a log whose writer is gone. */
 export type HotSource = AsyncIterable<TailBatch> & {
   readonly log_id: string;
   readonly epoch: string;
   readonly durableLsn: number;
+  /** A writer wants the log, which is given up as soon as reading goes on. */
+  readonly yielding?: boolean;
+  /** How far the log has come, asked beside the stream: while the database is away the stream stands still. */
+  askDurableLsn?(): Promise<number | undefined>;
   ack(ack: Ack): Promise<void>;
   close(): Promise<void>;
 };
@@ -32,31 +40,46 @@ export type HotSource = AsyncIterable<TailBatch> & {
 export type FollowOptions = {
   readonly batchEvents: number;
   readonly batchBytes: number;
+  /** End where everything is taken over that was durable by then. */
+  readonly once: boolean;
   /** Start nothing new; the transaction under way is finished. */
   readonly signal: AbortSignal;
   /** Retries of everything that can be retried. */
   readonly retry: <T>(work: () => Promise<T>) => Promise<T>;
+  /** The session has begun; `backlog` tells what is true at any time until it ends. */
+  readonly onBegun: (cursor: WarmCursor, backlog: () => Backlog) => void;
   readonly onProgress: (progress: Progress) => void;
+  /** What warm holds back of this log, where that has changed. */
+  readonly onHeld: (held: readonly HeldSummary[]) => void;
+};
+
+/** What was received and is not in the database. */
+export type Backlog = {
+  /** How far the log has come, as far as is known. */
+  readonly durable_lsn: number;
+  readonly records: number;
+  readonly bytes: number;
+  /** Milliseconds that the oldest of it has waited. */
+  readonly oldest_ms: number;
 };
 
 export type Progress = {
   readonly cursor: WarmCursor;
-  readonly durable_lsn: number;
   /** Records of the batch. */
   readonly records: number;
   readonly counts: IngestCounts;
-  readonly held: readonly HeldSummary[];
-  /** Received and not yet in the database. */
-  readonly queued: number;
-  readonly queued_bytes: number;
-  /** Milliseconds that the oldest of them has waited. */
-  readonly oldest_ms: number;
 };
 
 /** Batches that may be queued, in full ones. */
 const QUEUED_BATCHES = 4;
 /** Blobs known to be in the store, so that one that many events name is looked for once. */
 const KNOWN_BLOBS_MAX = 65_536;
+/** How often a drain that stands still looks whether a writer wants the log. */
+const YIELD_EVERY_MS = 50;
+/** How often a log is asked how far it has come while its stream stands still. */
+const ASK_EVERY_MS = 1000;
+/** How often it is looked up what is held back, while anything is. */
+const HELD_EVERY_MS = 1000;
 
 /**
  * Follows a source until it ends, its error is thrown, or the signal is given.
@@ -73,20 +96,18 @@ export async function followLog(
   options: FollowOptions,
 ): Promise<'ended' | 'moved'> {
   const { retry } = options;
-  const identity = { log_id, host: hostname(), directory: dir };
-  const first = await retry(() => Ingest.open(pool, { ...identity, epoch: NO_EPOCH }));
-  const source = await open(first.cursor);
+  const first = await retry(() => pool.lend((session) => readCursor(session, log_id)));
+  const source = await open(first);
   try {
-    const { ingest, cursor } = await retry(() => Ingest.open(pool, { ...identity, epoch: source.epoch }));
-    if (cursor.lsn !== first.cursor.lsn || cursor.hash !== first.cursor.hash) return 'moved';
-    const session = new Session(dir, source, ingest, store, options, cursor);
-    return await session.run();
+    const identity = { log_id, epoch: source.epoch, host: hostname(), directory: dir };
+    const { ingest, cursor } = await retry(() => Ingest.open(pool, identity));
+    if (cursor.lsn !== first.lsn || cursor.hash !== first.hash) return 'moved';
+    const held = await retry(() => ingest.held());
+    return await new Session(dir, source, ingest, store, options, cursor).run(held);
   } finally {
     await source.close();
   }
 }
-
-const NO_EPOCH = '00000000-0000-0000-0000-000000000000';
 
 class Session {
   readonly #source: HotSource;
@@ -96,7 +117,11 @@ class Session {
   readonly #blobs: BlobStore;
   readonly #knownBlobs = new Set<string>();
   readonly #queue: RecordQueue;
+  /** Taken from the queue and not in the database yet. */
+  readonly #pending = new Set<Taken>();
   #cursor: WarmCursor;
+  #held: readonly HeldSummary[] = [];
+  #askedLsn = 0;
 
   constructor(
     dir: string,
@@ -115,39 +140,80 @@ class Session {
     this.#queue = new RecordQueue(QUEUED_BATCHES * options.batchBytes);
   }
 
-  async run(): Promise<'ended' | 'moved'> {
-    const { signal } = this.#options;
+  async run(held: readonly HeldSummary[]): Promise<'ended' | 'moved'> {
+    const { signal, onBegun } = this.#options;
+    const over = new AbortController();
     const stop = () => this.#queue.end();
     signal.addEventListener('abort', stop, { once: true });
+    onBegun(this.#cursor, () => this.#backlog());
+    this.#acknowledge(held);
     const reading = this.#read();
+    const watching = this.#watchHeld(over.signal);
     try {
-      let prepared: WarmBatch | undefined;
-      while (!signal.aborted) {
-        const batch = prepared ?? (await this.#next(this.#cursor));
-        prepared = undefined;
-        if (batch === undefined) return 'ended';
-        const applying = this.#apply(batch);
-        // Awaited below; until then its failure must not count as unhandled.
-        applying.catch(() => {});
-        if (this.#isFull()) prepared = await this.#next(batch.to);
-        if ((await applying) === 'moved') return 'moved';
-      }
-      return 'ended';
+      return await this.#applyAll(signal);
     } finally {
       signal.removeEventListener('abort', stop);
+      over.abort();
       this.#queue.end();
       await this.#source.close();
       await reading;
+      await watching;
     }
+  }
+
+  async #applyAll(signal: AbortSignal): Promise<'ended' | 'moved'> {
+    let prepared: Prepared | undefined;
+    while (!signal.aborted) {
+      if (this.#options.once && this.#cursor.lsn >= this.#source.durableLsn) return 'ended';
+      const next = prepared ?? (await this.#next(this.#cursor));
+      prepared = undefined;
+      if (next === undefined) return 'ended';
+      const applying = this.#apply(next);
+      // Awaited below; until then its failure must not count as unhandled.
+      applying.catch(() => {});
+      if (this.#isFull()) prepared = await this.#next(next.batch.to);
+      if ((await applying) === 'moved') return 'moved';
+    }
+    return 'ended';
   }
 
   async #read(): Promise<void> {
     try {
-      for await (const { records } of this.#source) await this.#queue.push(records);
+      for await (const { records } of this.#source) {
+        this.#queue.add(records);
+        await this.#room();
+        // What is in the queue is applied; a session that is over reads nothing more.
+        if (this.#queue.isEnded) return;
+      }
       this.#queue.end();
     } catch (error) {
       this.#queue.end(error);
     }
+  }
+
+  /** Waits until the queue has room; but a drain never keeps a writer waiting for the database. */
+  async #room(): Promise<void> {
+    if (this.#queue.hasRoom) return;
+    const room = this.#queue.room().then(() => true);
+    let askedAt = performance.now();
+    while (this.#source.yielding !== true) {
+      if (await Promise.race([room, sleep(YIELD_EVERY_MS, false)])) return;
+      if (performance.now() - askedAt < ASK_EVERY_MS) continue;
+      this.#askedLsn = (await this.#source.askDurableLsn?.()) ?? this.#askedLsn;
+      askedAt = performance.now();
+    }
+  }
+
+  #backlog(): Backlog {
+    const pending = [...this.#pending];
+    const { length, bytes, oldestAtMs } = this.#queue;
+    const oldest = Math.min(oldestAtMs ?? Number.POSITIVE_INFINITY, ...pending.map(({ atMs }) => atMs));
+    return {
+      durable_lsn: Math.max(this.#source.durableLsn, this.#askedLsn),
+      records: pending.reduce((sum, { items }) => sum + items.length, length),
+      bytes: pending.reduce((sum, taken) => sum + taken.bytes, bytes),
+      oldest_ms: Math.max(0, performance.now() - oldest),
+    };
   }
 
   /** A full batch waits: the database is what limits. */
@@ -155,15 +221,17 @@ class Session {
     return this.#queue.length >= this.#options.batchEvents || this.#queue.bytes >= this.#options.batchBytes;
   }
 
-  async #next(from: WarmCursor): Promise<WarmBatch | undefined> {
+  async #next(from: WarmCursor): Promise<Prepared | undefined> {
     const { batchEvents, batchBytes } = this.#options;
-    const items = await this.#queue.take(batchEvents, batchBytes);
-    const last = items.at(-1);
-    if (last === undefined) return undefined;
-    return prepareBatch(items.flatMap(toWarm), from, cursorBehind(last), this.#source.durableLsn);
+    const taken = await this.#queue.take(batchEvents, batchBytes);
+    const last = taken?.items.at(-1);
+    if (taken === undefined || last === undefined) return undefined;
+    this.#pending.add(taken);
+    const items = taken.items.flatMap(toWarm);
+    return { taken, batch: this.#ingest.prepare(items, from, cursorBehind(last), this.#source.durableLsn) };
   }
 
-  async #apply(batch: WarmBatch): Promise<'applied' | 'moved'> {
+  async #apply({ taken, batch }: Prepared): Promise<'applied' | 'moved'> {
     const { retry, signal, onProgress } = this.#options;
     const unfit = await this.#putBlobs(batch);
     const outcome = await retry(() => this.#ingest.apply(batch, { signal, unfit }));
@@ -172,33 +240,40 @@ class Session {
       const isOurs = outcome.cursor.lsn === batch.to.lsn && outcome.cursor.hash === batch.to.hash;
       if (!isOurs) return 'moved';
     }
-    this.#cursor = batch.to;
     const counts = outcome.kind === 'applied' ? outcome.counts : NO_COUNTS;
     const held = outcome.kind === 'applied' ? outcome.held : await retry(() => this.#ingest.held());
+    this.#cursor = batch.to;
+    this.#pending.delete(taken);
     this.#acknowledge(held);
-    onProgress({
-      cursor: batch.to,
-      durable_lsn: this.#source.durableLsn,
-      records: batch.items.length,
-      counts,
-      held,
-      queued: this.#queue.length,
-      queued_bytes: this.#queue.bytes,
-      oldest_ms: Math.max(0, performance.now() - (this.#queue.oldestAtMs ?? Number.POSITIVE_INFINITY)),
-    });
+    onProgress({ cursor: batch.to, records: batch.items.length, counts });
     return 'applied';
   }
 
+  /** A replay, an acceptance, a predecessor from another log: whoever waits for what is held must hear of it. */
+  async #watchHeld(over: AbortSignal): Promise<void> {
+    while (!over.aborted) {
+      await sleep(HELD_EVERY_MS, undefined, { signal: over }).catch(() => {});
+      if (over.aborted || this.#held.length === 0) continue;
+      const cursor = this.#cursor;
+      const held = await this.#ingest.held().catch((error: unknown) => {
+        // Looked up again soon; what the database says is reported where batches are applied.
+        if (isVarveError(error)) return this.#held;
+        throw error;
+      });
+      // A batch that went in meanwhile has told what is held behind it, and this may be older.
+      if (over.aborted || cursor !== this.#cursor || isSame(held, this.#held)) continue;
+      this.#acknowledge(held);
+    }
+  }
+
   #acknowledge(held: readonly HeldSummary[]): void {
+    if (!isSame(held, this.#held)) this.#options.onHeld(held);
+    this.#held = held;
     const ack = {
       log_id: this.#source.log_id,
       epoch: this.#source.epoch,
       cursor: this.#cursor,
-      held: held.map(({ trajectory_id, from_lsn, reason }) => ({
-        trajectory_id,
-        from_lsn,
-        reason,
-      })),
+      held: held.map(({ trajectory_id, from_lsn, reason }) => ({ trajectory_id, from_lsn, reason })),
     };
     // A hint: if it does not arrive, the next one does, or the next session's.
     this.#source.ack(ack).catch(() => {});
@@ -217,7 +292,8 @@ class Session {
       );
       if (!text.includes('"$blob":') || !mayHoldStub(text.toString('utf8'))) continue;
       for (const { sha256 } of stubsOf(event.payload)) {
-        if (!(await this.#options.retry(() => this.#putBlob(sha256)))) unfit.set(item.lsn, 'blob missing');
+        if (await this.#options.retry(() => this.#putBlob(sha256))) continue;
+        unfit.set(item.lsn, `neither the log nor the object store has blob ${sha256}`);
       }
     }
     return unfit;
@@ -239,6 +315,12 @@ class Session {
     this.#knownBlobs.add(sha256);
     return true;
   }
+}
+
+type Prepared = { readonly taken: Taken; readonly batch: WarmBatch };
+
+function isSame(a: readonly HeldSummary[], b: readonly HeldSummary[]): boolean {
+  return a === b || (a.length === b.length && JSON.stringify(a) === JSON.stringify(b));
 }
 
 const NO_COUNTS: IngestCounts = { inserted: 0, duplicates: 0, applied_waiting: 0, quarantined: {}, missing: 0 };

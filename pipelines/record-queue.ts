@@ -1,10 +1,21 @@
 /**
  * A bounded queue between a log's tail and the database: what arrives while a transaction runs goes into the next one.
  *
- * `push` resolves when there is room for more, so the tail's socket is read no faster than the database takes. One
- * item may always enter, however large.
+ * Whoever adds waits for `room` before reading on, so the tail's socket is read no faster than the database takes. What
+ * was read may always enter, however large.
  */
 import type { TailItem } from '../hot/read-check.ts';
+
+/** Items that were taken together. */
+export type Taken = {
+  readonly items: readonly TailItem[];
+  readonly bytes: number;
+  /** When the oldest of them came, in milliseconds of `performance.now()`. */
+  readonly atMs: number;
+};
+
+/** Of an item beside its payload, in bytes: envelope, hashes, objects. */
+const ITEM_BYTES = 512;
 
 export class RecordQueue {
   readonly #bytesMax: number;
@@ -30,15 +41,27 @@ export class RecordQueue {
     return this.#items[0]?.atMs;
   }
 
-  async push(items: readonly TailItem[]): Promise<void> {
+  get isEnded(): boolean {
+    return this.#ended !== undefined;
+  }
+
+  get hasRoom(): boolean {
+    return this.#bytes <= this.#bytesMax;
+  }
+
+  add(items: readonly TailItem[]): void {
     const atMs = performance.now();
     for (const item of items) {
-      const bytes = item.kind === 'event' ? item.event.payload_bytes.length + 512 : 512;
+      const bytes = item.kind === 'event' ? item.event.payload_bytes.length + ITEM_BYTES : ITEM_BYTES;
       this.#items.push({ item, bytes, atMs });
       this.#bytes += bytes;
     }
     this.#notify();
-    while (this.#bytes > this.#bytesMax && this.#ended === undefined) await this.#changed();
+  }
+
+  /** Resolves when there is room, or the queue has ended. */
+  async room(): Promise<void> {
+    while (!this.hasRoom && !this.isEnded) await this.#changed();
   }
 
   /** Nothing more comes. With an error, `take` throws it once everything was taken. */
@@ -47,12 +70,12 @@ export class RecordQueue {
     this.#notify();
   }
 
-  /** The next items, as many as fit; empty when nothing more comes. Waits for the first one. */
-  async take(countMax: number, bytesMax: number): Promise<TailItem[]> {
+  /** The next items, as many as fit; undefined when nothing more comes. Waits for the first one. */
+  async take(countMax: number, bytesMax: number): Promise<Taken | undefined> {
     while (this.#items.length === 0) {
       if (this.#ended !== undefined) {
         if (this.#ended.error !== undefined) throw this.#ended.error;
-        return [];
+        return undefined;
       }
       await this.#changed();
     }
@@ -64,9 +87,10 @@ export class RecordQueue {
       bytes += entry.bytes;
     }
     this.#bytes -= bytes;
-    const taken = this.#items.splice(0, count).map(({ item }) => item);
+    const atMs = this.#items[0]?.atMs ?? performance.now();
+    const items = this.#items.splice(0, count).map(({ item }) => item);
     this.#notify();
-    return taken;
+    return { items, bytes, atMs };
   }
 
   #changed(): Promise<void> {

@@ -17,16 +17,19 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { glob } from 'tinyglobby';
 import type { ObjectStore } from '../cold/object-store.ts';
 import { LogDrain } from '../hot/drain.ts';
+import { errnoOf } from '../hot/files.ts';
+import { readWriterFile } from '../hot/holder.ts';
 import { readLogFile } from '../hot/meta.ts';
 import type { Cursor } from '../hot/tail-protocol.ts';
 import { TailReader } from '../hot/tail-reader.ts';
+import { askTail } from '../hot/tail-server.ts';
 import type { Config } from '../schemas/config.ts';
 import { isVarveError, VarveError } from '../schemas/errors.ts';
 import { databaseNow } from '../warm/cursor-rows.ts';
 import { ensureDaysAhead } from '../warm/event-rows.ts';
 import { statement, transaction, type WarmPool } from '../warm/pool.ts';
 import type { HeldSummary } from '../warm/quarantine-rows.ts';
-import { followLog, type HotSource, needsAPerson, type Progress } from './follow-log.ts';
+import { type Backlog, followLog, type HotSource, needsAPerson, type Progress } from './follow-log.ts';
 import type { Logger } from './logger.ts';
 import { retry } from './retry.ts';
 import { SidecarMetrics } from './sidecar-metrics.ts';
@@ -41,12 +44,15 @@ export type LogStatus = {
   readonly error: { readonly code: string; readonly message: string } | undefined;
   readonly replicated_lsn: number;
   readonly durable_lsn: number;
+  /** Records received that are not in the database, their bytes, and how long the oldest has waited, in milliseconds. */
   readonly queued: number;
   readonly queued_bytes: number;
   readonly oldest_ms: number;
   readonly held: readonly HeldSummary[];
   /** When a batch went through last, or nothing was left to do; milliseconds since the epoch. */
   readonly progressed_at: number;
+  /** How long nothing has gone through while something should have, in milliseconds. */
+  readonly stalled_ms: number;
 };
 
 export type SidecarParts = {
@@ -59,6 +65,8 @@ export type SidecarParts = {
 const DISCOVER_EVERY_MS = 2000;
 const MAINTAIN_EVERY_MS = 60_000;
 const STANDBY_EVERY_MS = 500;
+const IDLE_EVERY_MS = 250;
+const ASK_TIMEOUT_MS = 1000;
 const RECONNECT_MS = 100;
 const REFUSED_EVERY_MS = 5000;
 
@@ -87,11 +95,11 @@ export class Sidecar {
   /** One line for each reason why this sidecar is not ready. */
   unready(): string[] {
     const { stalledAfterMs } = this.#parts.config.sidecar;
-    return this.statuses().flatMap(({ directory, state, error, progressed_at, durable_lsn, replicated_lsn }) => {
+    return this.statuses().flatMap(({ directory, state, error, stalled_ms }) => {
       if (state === 'refused') return [`${directory}: ${error?.code}: ${error?.message}`];
-      const isStalled = Date.now() - progressed_at > stalledAfterMs;
-      const waits = durable_lsn > replicated_lsn || state === 'retrying';
-      return isStalled && waits ? [`${directory}: no progress since ${new Date(progressed_at).toISOString()}`] : [];
+      if (stalled_ms <= stalledAfterMs) return [];
+      const why = error === undefined ? '' : ` (${error.code})`;
+      return [`${directory}: no progress for ${Math.round(stalled_ms / 1000)} s${why}`];
     });
   }
 
@@ -112,21 +120,25 @@ export class Sidecar {
   }
 
   /**
-   * Replicates until every log is out, or until `drainTimeoutMs`.
+   * Replicates until every log is out. A log's trouble is thrown when the others are done.
    *
-   * @returns are all of them out?
+   * @returns are all of them out? false: the signal came first
+   * @throws VarveError HOT_NOT_A_LOG where there is no log at all; what needs a person
    */
   async drain(signal: AbortSignal): Promise<boolean> {
-    const limit = AbortSignal.any([signal, AbortSignal.timeout(this.#parts.config.sidecar.drainTimeoutMs)]);
-    const directories = await findLogs(this.#parts.config.hot.logs);
-    const done = await Promise.all(
+    const { logs } = this.#parts.config.hot;
+    const directories = await findLogs(logs);
+    if (directories.length === 0) throw new VarveError('HOT_NOT_A_LOG', `there is no log at ${logs}`, { logs });
+    const done = await Promise.allSettled(
       directories.map((directory) => {
         const loop = new LogLoop(directory, this.#parts, this.metrics);
         this.#loops.set(directory, loop);
-        return loop.drain(limit);
+        return loop.drain(signal);
       }),
     );
-    return done.every(Boolean);
+    const failed = done.find((result) => result.status === 'rejected');
+    if (failed !== undefined) throw failed.reason;
+    return done.every((result) => result.status === 'fulfilled' && result.value);
   }
 
   async #maintain(signal: AbortSignal): Promise<void> {
@@ -166,8 +178,15 @@ const TRY_LOCK = statement<{ locked: boolean }>(
   `SELECT pg_try_advisory_lock(hashtextextended('varve sidecar ' || $1, 0)) AS locked`,
 );
 
+/** Without what is computed when it is asked for. */
+type SetStatus = Omit<LogStatus, 'stalled_ms'>;
+
 class LogLoop {
-  status: LogStatus;
+  #status: SetStatus;
+  /** Of the session under way. */
+  #backlog: (() => Backlog) | undefined;
+  /** Since when every try has failed, in milliseconds of `performance.now()`. */
+  #failingSince: number | undefined;
   readonly #directory: string;
   readonly #parts: SidecarParts;
   readonly #metrics: SidecarMetrics;
@@ -178,7 +197,7 @@ class LogLoop {
     this.#directory = directory;
     this.#parts = parts;
     this.#metrics = metrics;
-    this.status = {
+    this.#status = {
       directory,
       log_id: undefined,
       state: 'connecting',
@@ -190,6 +209,20 @@ class LogLoop {
       oldest_ms: 0,
       held: [],
       progressed_at: Date.now(),
+    };
+  }
+
+  get status(): LogStatus {
+    const failing_ms = this.#failingSince === undefined ? 0 : performance.now() - this.#failingSince;
+    const backlog = this.#backlog?.();
+    if (backlog === undefined) return { ...this.#status, stalled_ms: failing_ms };
+    return {
+      ...this.#status,
+      durable_lsn: Math.max(this.#status.durable_lsn, backlog.durable_lsn),
+      queued: backlog.records,
+      queued_bytes: backlog.bytes,
+      oldest_ms: backlog.oldest_ms,
+      stalled_ms: Math.max(failing_ms, backlog.oldest_ms),
     };
   }
 
@@ -213,13 +246,11 @@ class LogLoop {
       try {
         await this.#session(signal, true);
         const { state, durable_lsn, replicated_lsn } = this.status;
-        if (state === 'idle' || replicated_lsn >= durable_lsn) return true;
+        if (state === 'idle' || (state === 'following' && replicated_lsn >= durable_lsn)) return true;
       } catch (error) {
-        if (needsAPerson(error)) {
-          this.#failed(error, failures);
-          throw error;
-        }
-        await pause(this.#failed(error, failures), signal);
+        const pauseMs = this.#failed(error, failures);
+        if (this.#status.state === 'refused') throw error;
+        await pause(pauseMs, signal);
       }
     }
     return false;
@@ -234,13 +265,23 @@ class LogLoop {
       this.#set({ state: 'connecting' });
       return RECONNECT_MS;
     }
-    if (!isVarveError(error)) throw error;
-    const state = needsAPerson(error) ? 'refused' : 'retrying';
-    this.#set({ state, error: { code: error.code, message: error.message } });
-    this.#metrics.retried(this.#directory, error.code);
-    logger.failure('sidecar.session', error, { log: this.#directory });
+    const known = this.#known(error);
+    this.#failingSince ??= performance.now();
+    const state = needsAPerson(known) ? 'refused' : 'retrying';
+    this.#set({ state, error: { code: known.code, message: known.message } });
+    this.#metrics.retried(this.#directory, known.code);
+    logger.failure('sidecar.session', known, { log: this.#directory });
     if (state === 'refused') return REFUSED_EVERY_MS;
     return Math.random() * Math.min(config.sidecar.retryMaxMs, RECONNECT_MS * 2 ** failures);
+  }
+
+  /** What the disk says of a log is that log's trouble alone; anything else that has no code is a bug. */
+  #known(error: unknown): VarveError {
+    if (isVarveError(error)) return error;
+    const errno = errnoOf(error);
+    if (errno === undefined) throw error;
+    const dir = this.#directory;
+    return new VarveError('HOT_UNWRITABLE', `${dir} cannot be used (${errno})`, { dir, errno }, error);
   }
 
   /** One sidecar per log: the lock lasts as long as the connection that took it. */
@@ -254,7 +295,8 @@ class LogLoop {
     await this.#parts.pool.dedicate({ statementTimeoutMs: 0 }, async (session) => {
       const [row] = await session.query(TRY_LOCK, [file.log_id]);
       if (row?.locked !== true) {
-        this.#set({ state: 'standby', progressed_at: Date.now() });
+        this.#failingSince = undefined;
+        this.#set({ state: 'standby', error: undefined, progressed_at: Date.now() });
         await pause(STANDBY_EVERY_MS, signal);
         return;
       }
@@ -265,80 +307,92 @@ class LogLoop {
   async #follow(log_id: string, signal: AbortSignal, once: boolean): Promise<void> {
     const { pool, store, config } = this.#parts;
     const { batchEvents, batchBytes, retryMaxMs } = config.sidecar;
-    const caughtUp = new AbortController();
-    const ends = once ? AbortSignal.any([signal, caughtUp.signal]) : signal;
-    const options = {
-      batchEvents,
-      batchBytes,
-      signal: ends,
-      retry: <T>(work: () => Promise<T>) =>
-        retry(work, ends, {
-          attempts: Number.POSITIVE_INFINITY,
-          withinMs: Number.POSITIVE_INFINITY,
-          longestPauseMs: retryMaxMs,
-          onRetry: ({ error }) => this.#retried(error),
-        }),
-      onProgress: (progress: Progress) => {
-        this.#progressed(progress);
-        if (once && progress.cursor.lsn >= progress.durable_lsn) caughtUp.abort();
-      },
-    };
     const before = await this.#signature();
-    const open = (cursor: Cursor) => this.#open(cursor, log_id, before, once ? caughtUp : undefined);
     let ended: 'ended' | 'moved';
     try {
-      ended = await followLog(this.#directory, log_id, pool, store, open, options);
+      ended = await followLog(this.#directory, log_id, pool, store, (cursor) => this.#open(cursor, log_id, before), {
+        batchEvents,
+        batchBytes,
+        once,
+        signal,
+        retry: (work) =>
+          retry(work, signal, {
+            attempts: Number.POSITIVE_INFINITY,
+            withinMs: Number.POSITIVE_INFINITY,
+            longestPauseMs: retryMaxMs,
+            onRetry: ({ error }) => this.#retried(error),
+          }),
+        onBegun: (cursor, backlog) => this.#begun(cursor, backlog),
+        onProgress: (progress) => this.#progressed(progress),
+        onHeld: (held) => this.#set({ held }),
+      });
     } catch (error) {
       if (!(error instanceof NothingNew)) throw error;
-      this.#set({ state: 'idle', error: undefined, progressed_at: Date.now() });
-      await pause(once ? 0 : STANDBY_EVERY_MS, signal);
+      this.#idle();
+      if (!once) await this.#untilNews(before, signal);
       return;
+    } finally {
+      this.#endBacklog();
     }
-    if (ended !== 'ended' || this.status.state !== 'draining' || signal.aborted) return;
+    const { state, durable_lsn, replicated_lsn } = this.#status;
+    // One that gave the log up to a writer, or was aborted, may have left something.
+    if (ended !== 'ended' || state !== 'draining' || replicated_lsn < durable_lsn) return;
     // The drain's own opening and closing changed the directory: what it looks like now is what was drained.
     this.#drained = await this.#signature();
+    this.#idle();
+  }
+
+  #idle(): void {
+    this.#failingSince = undefined;
     this.#set({ state: 'idle', error: undefined, progressed_at: Date.now() });
   }
 
-  async #open(
-    cursor: Cursor,
-    log_id: string,
-    signature: string,
-    caughtUp: AbortController | undefined,
-  ): Promise<HotSource> {
+  /** Nobody writes the log, and all of it is out: waits until somebody has it open or has changed it. */
+  async #untilNews(before: string, signal: AbortSignal): Promise<void> {
+    while (!signal.aborted && (await this.#signature()) === before) await pause(IDLE_EVERY_MS, signal);
+  }
+
+  async #open(cursor: Cursor, log_id: string, signature: string): Promise<HotSource> {
     try {
       const reader = await TailReader.connect(this.#directory, { cursor, log_id });
-      const { durableLsn } = reader;
-      this.#set({ state: 'following', error: undefined, durable_lsn: durableLsn, replicated_lsn: cursor.lsn });
-      if (cursor.lsn >= durableLsn) caughtUp?.abort();
-      return reader;
+      this.#set({ state: 'following', durable_lsn: reader.durableLsn });
+      return Object.assign(reader, { askDurableLsn: () => this.#askDurableLsn() });
     } catch (error) {
       if (!isVarveError(error, 'TAIL_NO_WRITER')) throw error;
     }
     if (signature === this.#drained) throw new NothingNew();
     const drain = await LogDrain.open(this.#directory, { cursor, log_id, lockTimeoutMs: 0 });
-    const durable_lsn = Math.max(this.status.durable_lsn, drain.durableLsn);
-    this.#set({ state: 'draining', error: undefined, durable_lsn, replicated_lsn: cursor.lsn });
+    this.#set({ state: 'draining', durable_lsn: drain.durableLsn });
     return drain;
   }
 
-  #progressed({ cursor, durable_lsn, records, counts, held, queued, queued_bytes, oldest_ms }: Progress): void {
+  async #askDurableLsn(): Promise<number | undefined> {
+    const path = (await readWriterFile(this.#directory))?.socket ?? join(this.#directory, 'tail.sock');
+    return (await askTail(path, 'who', ASK_TIMEOUT_MS))?.durable.lsn;
+  }
+
+  #begun(cursor: Cursor, backlog: () => Backlog): void {
+    this.#backlog = backlog;
+    this.#failingSince = undefined;
+    this.#set({ replicated_lsn: cursor.lsn, error: undefined, progressed_at: Date.now() });
+  }
+
+  /** What was received is forgotten; how far the log has come is not. */
+  #endBacklog(): void {
+    const durable_lsn = Math.max(this.#status.durable_lsn, this.#backlog?.().durable_lsn ?? 0);
+    this.#backlog = undefined;
+    this.#set({ durable_lsn, queued: 0, queued_bytes: 0, oldest_ms: 0 });
+  }
+
+  #progressed({ cursor, records, counts }: Progress): void {
     const { inserted, duplicates, missing, quarantined } = counts;
     this.#metrics.batch(this.#directory, records, inserted, duplicates, missing);
     for (const [reason, count] of Object.entries(quarantined))
       this.#metrics.quarantined(this.#directory, reason, count);
     const isNew = Object.keys(quarantined).length > 0 || missing > 0;
     if (isNew) this.#parts.logger.warn('sidecar.quarantined', { log: this.#directory, quarantined, missing });
-    this.#set({
-      replicated_lsn: cursor.lsn,
-      durable_lsn: Math.max(durable_lsn, cursor.lsn),
-      queued,
-      queued_bytes,
-      oldest_ms,
-      held,
-      error: undefined,
-      progressed_at: Date.now(),
-    });
+    const durable_lsn = Math.max(this.#status.durable_lsn, cursor.lsn);
+    this.#set({ replicated_lsn: cursor.lsn, durable_lsn, error: undefined, progressed_at: Date.now() });
   }
 
   #retried(error: VarveError): void {
@@ -358,8 +412,8 @@ class LogLoop {
     return parts.join(' ');
   }
 
-  #set(change: Partial<LogStatus>): void {
-    this.status = { ...this.status, ...change };
+  #set(change: Partial<SetStatus>): void {
+    this.#status = { ...this.#status, ...change };
   }
 }
 

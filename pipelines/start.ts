@@ -4,7 +4,8 @@
  * A worker process runs a fleet of scripted agents on a hot log while a reader follows its tail. The worker is killed
  * in the middle. The log is opened again: everything that was acknowledged is there, and of every action it is known
  * whether it was not sent, is settled, or is in doubt; what is in doubt is settled with its idempotency key. A second
- * worker then finishes its own fleet, and everything is verified against a ledger that the effects left outside.
+ * worker then finishes its own fleet, and everything is verified against a ledger that the effects left outside. A
+ * sidecar carries it all to PostgreSQL.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
@@ -18,6 +19,7 @@ import type { Cursor } from '../hot/tail-protocol.ts';
 import { TailReader } from '../hot/tail-reader.ts';
 import { isVarveError, VarveError } from '../schemas/errors.ts';
 import { MIB } from '../schemas/limits.ts';
+import { startWarm } from './start-warm.ts';
 import { type Fleet, LEDGER } from './start-worker.ts';
 
 export type StartOptions = Fleet & { readonly dir: string };
@@ -49,6 +51,24 @@ export async function start(options: StartOptions, signal: AbortSignal): Promise
 
   say('\n4. Every hash, link, blob and effect is verified');
   await report(hot, dir);
+
+  say('\n5. A sidecar carries it to PostgreSQL, an embedded one, which verifies every chain by itself');
+  const warm = await startWarm(dir, signal);
+  const warmRate = Math.round(warm.events / (warm.ms / 1000));
+  say(`   ${warm.trajectories} trajectories, ${warm.events} events, ${warmRate} a second if all were new`);
+  say(
+    `   ${warm.broken} broken links; ${warm.in_doubt} actions in doubt; ${(warm.bytes / MIB).toFixed(1)} MiB of database`,
+  );
+  sayNext(options.dir);
+}
+
+function sayNext(dir: string): void {
+  const settings = `VARVE_HOT_LOGS=${dir}/hot VARVE_WARM_DIRECTORY=${dir}/warm`;
+  say(`\nIt stays in ${dir}. Next:`);
+  say(`   ${settings} npm run varve -- status   the fleet, and what needs a person`);
+  say('   npm run varve -- bench disk        what a barrier costs here');
+  say('   npm run bench                      varve beside its peers');
+  say(`   rm -r ${dir}                       start over`);
 }
 
 type Followed = { readonly events: number; readonly ms: number };
@@ -144,10 +164,6 @@ async function report(hot: string, dir: string): Promise<void> {
   say(`   ${trajectories} trajectories, ${events} events, ${blobs} blobs: whole (${Math.round(ms)} ms)`);
   say(`   ${effects.length} effects in the outside ledger, ${repeated} repeated; ${open} actions in doubt`);
   say(`   ${(tip.bytes / MIB).toFixed(1)} MiB of records, ${Math.round(tip.bytes / tip.lsn)} bytes an event`);
-  say(`\nIt stays in ${dir}. Next:`);
-  say('   npm run varve -- bench disk        what a barrier costs here');
-  say('   npm run bench                      varve beside its peers');
-  say(`   rm -r ${dir}                       start over`);
 }
 
 async function readLedger(dir: string): Promise<string[]> {

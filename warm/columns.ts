@@ -9,7 +9,7 @@
 const HEADER_BYTES = 20;
 
 /** Type OIDs of pg_type. */
-const OID = { bytea: 17, int8: 20, int4: 23, text: 25, timestamptz: 1184, uuid: 2950, jsonb: 3802 } as const;
+const OID = { json: 114, bytea: 17, int8: 20, int4: 23, text: 25, timestamptz: 1184, uuid: 2950, jsonb: 3802 } as const;
 
 /** PostgreSQL counts time from 2000-01-01, in microseconds. */
 const EPOCH_MS = 946_684_800_000;
@@ -84,18 +84,24 @@ export function hashArray(values: readonly string[]): Buffer {
   return buffer;
 }
 
-/** text[]. */
-export function textArray(values: readonly string[]): Buffer {
-  const lengths = values.map((value) => Buffer.byteLength(value));
-  const buffer = header(
-    OID.text,
-    values.length,
-    lengths.reduce((sum, length) => sum + 4 + length, 0),
-  );
+/** text[]; undefined and null are null. */
+export function textArray(values: readonly (string | null | undefined)[]): Buffer {
+  return textualArray(OID.text, values);
+}
+
+/** json[] of JSON texts. */
+export function jsonArray(values: readonly string[]): Buffer {
+  return textualArray(OID.json, values);
+}
+
+function textualArray(oid: number, values: readonly (string | null | undefined)[]): Buffer {
+  const lengths = values.map((value) => (typeof value === 'string' ? Buffer.byteLength(value) : -1));
+  const bytes = lengths.reduce((sum, length) => sum + 4 + Math.max(0, length), 0);
+  const buffer = header(oid, values.length, bytes, lengths.includes(-1));
   let at = HEADER_BYTES;
   values.forEach((value, i) => {
     at = buffer.writeInt32BE(lengths[i] as number, at);
-    at += buffer.write(value, at, 'utf8');
+    if (typeof value === 'string') at += buffer.write(value, at, 'utf8');
   });
   return buffer;
 }

@@ -23,39 +23,43 @@ const READ = statement<WarmCursor>(
   `SELECT lsn, encode(hash, 'hex') AS hash FROM cursors WHERE log_id = $1`,
 );
 
-const LOCK = statement<WarmCursor>(
-  'cursors.lock',
-  `SELECT lsn, encode(hash, 'hex') AS hash FROM cursors WHERE log_id = $1 FOR UPDATE`,
-);
+const NOW_MS = `floor(extract(epoch FROM varve_now()) * 1000)::bigint AS now_ms`;
 
 const MOVE = statement(
   'cursors.move',
-  `UPDATE cursors SET lsn = $2, hash = decode($3, 'hex'), durable_lsn = greatest(durable_lsn, $2, $4), updated_at = varve_now()
-   WHERE log_id = $1`,
+  `UPDATE cursors SET lsn = $4, hash = decode($5, 'hex'), durable_lsn = greatest(durable_lsn, $4, $6), updated_at = varve_now()
+   WHERE log_id = $1 AND lsn = $2 AND hash = decode($3, 'hex')`,
 );
 
 /** Where a log is taken up again; names it where warm has not seen it yet. */
 export async function openCursor(tx: Tx, log: LogIdentity): Promise<WarmCursor> {
   await tx.execute(MAKE, [log.log_id, log.epoch, log.host, log.directory]);
-  const [cursor] = await tx.query(READ, [log.log_id]);
+  return readCursor(tx, log.log_id);
+}
+
+export async function readCursor(tx: Tx, log_id: string): Promise<WarmCursor> {
+  const [cursor] = await tx.query(READ, [log_id]);
   return cursor ?? NO_CURSOR;
 }
 
-/** The same, held until the transaction ends: of two sidecars on one log, one waits. */
-export async function lockCursor(tx: Tx, log_id: string): Promise<WarmCursor> {
-  const [cursor] = await tx.query(LOCK, [log_id]);
-  return cursor ?? NO_CURSOR;
+/**
+ * Moves the cursor where it still stands at `from`, and holds it until the transaction ends: of two sidecars on one log,
+ * one waits, and then finds it moved.
+ *
+ * @param durableLsn how far the log itself has come, as its sidecar knows
+ * @returns false: it does not stand there
+ */
+export async function moveCursor(
+  tx: Tx,
+  log_id: string,
+  from: WarmCursor,
+  to: WarmCursor,
+  durableLsn: number,
+): Promise<boolean> {
+  return (await tx.execute(MOVE, [log_id, from.lsn, from.hash, to.lsn, to.hash, durableLsn])) === 1;
 }
 
-/** @param durableLsn how far the log itself has come, as its sidecar knows */
-export async function moveCursor(tx: Tx, log_id: string, cursor: WarmCursor, durableLsn: number): Promise<void> {
-  await tx.execute(MOVE, [log_id, cursor.lsn, cursor.hash, durableLsn]);
-}
-
-const NOW = statement<{ now_ms: number }>(
-  'cursors.now',
-  `SELECT floor(extract(epoch FROM varve_now()) * 1000)::bigint AS now_ms`,
-);
+const NOW = statement<{ now_ms: number }>('cursors.now', `SELECT ${NOW_MS}`);
 
 /** The database's clock, in milliseconds since the epoch. */
 export async function databaseNow(tx: Tx): Promise<number> {

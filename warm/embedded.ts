@@ -16,14 +16,14 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { chmod, chown, lstat, mkdir, open, readFile, rename, rm, rmdir, stat } from 'node:fs/promises';
-import { dirname, join, resolve } from 'node:path';
+import { join, resolve } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { VarveError } from '../schemas/errors.ts';
 import { MIB } from '../schemas/limits.ts';
 import { type Binaries, findBinaries } from './binaries.ts';
 import { createCluster, majorOf, makeOwned, makeRoot } from './cluster.ts';
 import { chooseIdentity, type Identity } from './identity.ts';
-import { isRunning, readPostmaster, type ServerState, SOCKET_PORT, serverState, socketPath } from './postmaster.ts';
+import { isRunning, type Postmaster, type ServerState, SOCKET_PORT, serverState, socketPath } from './postmaster.ts';
 
 export type EmbeddedOptions = {
   /** Folder of the only PostgreSQL programs that may be used. @default the npm package's, else the system's newest */
@@ -44,7 +44,8 @@ const POLL_MS = 10;
 /** Over a killed server a start fails for as long as that server's processes live; six tries span four seconds. */
 const START_ATTEMPTS = 6;
 const START_PAUSE_MS = 250;
-const FAST_STOP_TIMEOUT_MS = 30_000;
+/** Asked while it recovers from a crashed process, PostgreSQL 18 never ends a fast stop (seen); an immediate one loses nothing. */
+const FAST_STOP_TIMEOUT_MS = 10_000;
 const STOP_TIMEOUT_MS = 60_000;
 
 const SETTINGS = {
@@ -57,6 +58,7 @@ const SETTINGS = {
   jit: 'off',
   // Above ERROR: errors go to who caused them, and their texts may quote values.
   log_min_messages: 'log',
+  // No statements either, neither of a session that is ended nor of a process that crashes.
   log_min_error_statement: 'panic',
   log_error_verbosity: 'terse',
 } as const;
@@ -69,33 +71,45 @@ export class EmbeddedServer {
   readonly pid: number;
   /** Was it running already? */
   readonly attached: boolean;
-  readonly #data: string;
-  readonly #socketFolder: string;
+  readonly #root: string;
 
-  constructor(dataFolder: string, pid: number, socketFolder: string, attached: boolean) {
+  /** Of `startEmbedded` and `attachEmbedded`. */
+  constructor(root: string, { pid, socketFolder }: Postmaster, attached: boolean) {
     this.url = `postgresql://postgres@localhost/postgres?host=${encodeURIComponent(socketFolder)}&port=${SOCKET_PORT}`;
     this.pid = pid;
     this.attached = attached;
-    this.#data = dataFolder;
-    this.#socketFolder = socketFolder;
+    this.#root = root;
   }
 
-  /**
-   * When it resolves, no server works on the folder, whoever started it. A fast stop that takes over 30 s becomes an
-   * immediate one.
-   * @throws VarveError WARM_STOP_FAILED
-   */
-  async stop(mode: StopMode = 'fast'): Promise<void> {
-    const pid = (await readPostmaster(this.#data))?.pid;
-    if (pid !== undefined && (await isRunning(pid, this.#data))) {
-      const stopped =
-        (mode === 'fast' && (await signal(pid, this.#data, 'SIGINT', FAST_STOP_TIMEOUT_MS))) ||
-        (await signal(pid, this.#data, 'SIGQUIT', STOP_TIMEOUT_MS));
-      if (!stopped) throw new VarveError('WARM_STOP_FAILED', `PostgreSQL ${pid} does not stop`, { pid });
-    }
-    // Only a folder under /tmp is litter, and only while nobody starts a server there again.
-    if (dirname(this.#socketFolder) === '/tmp') await rmdir(this.#socketFolder).catch(() => undefined);
+  /** As `stopEmbedded`. */
+  async stop(mode?: StopMode): Promise<void> {
+    await stopEmbedded(this.#root, mode);
   }
+}
+
+/**
+ * When it resolves, no server works on the folder, whoever started it and however far it had come. A fast stop that takes
+ * over 10 s becomes an immediate one.
+ * @throws VarveError WARM_STOP_FAILED
+ */
+export async function stopEmbedded(folder: string, mode: StopMode = 'fast'): Promise<void> {
+  const root = resolve(folder);
+  const data = join(root, 'data');
+  const state = await stateOf(data);
+  const pid = state.kind === 'none' ? undefined : state.postmaster.pid;
+  if (pid !== undefined && (await isRunning(pid, data))) {
+    const stopped =
+      (mode === 'fast' && (await signal(pid, data, 'SIGINT', FAST_STOP_TIMEOUT_MS))) ||
+      (await signal(pid, data, 'SIGQUIT', STOP_TIMEOUT_MS));
+    if (!stopped) throw new VarveError('WARM_STOP_FAILED', `PostgreSQL ${pid} does not stop`, { pid });
+  }
+  if ((await stateOf(data)).kind === 'ready') {
+    throw new VarveError('WARM_STOP_FAILED', `the server in ${root} runs in another container: stop it there`, {
+      root,
+    });
+  }
+  // Under /tmp it would be litter. A server that somebody starts at this moment keeps it: then it is not empty.
+  await rmdir(farSocketFolder(root)).catch(() => undefined);
 }
 
 /** true: that process is gone. */
@@ -114,10 +128,9 @@ async function signal(pid: number, dataFolder: string, name: NodeJS.Signals, tim
 
 /** The server on this folder if it takes connections now. */
 export async function attachEmbedded(folder: string): Promise<EmbeddedServer | undefined> {
-  const data = join(resolve(folder), 'data');
-  const state = await stateOf(data);
-  if (state.kind !== 'ready') return undefined;
-  return new EmbeddedServer(data, state.postmaster.pid, state.postmaster.socketFolder, true);
+  const root = resolve(folder);
+  const state = await stateOf(join(root, 'data'));
+  return state.kind === 'ready' ? new EmbeddedServer(root, state.postmaster, true) : undefined;
 }
 
 /** @throws VarveError WARM_NO_SERVER, WARM_START_FAILED, WARM_NOT_READY */
@@ -154,6 +167,10 @@ async function stateOf(dataFolder: string): Promise<ServerState> {
   }
 }
 
+function farSocketFolder(root: string): string {
+  return `/tmp/varve-${createHash('sha256').update(root).digest('hex').slice(0, 16)}`;
+}
+
 /** The same path at every start, so that a client finds its server again. */
 async function makeSocketFolder(root: string, identity: Identity): Promise<string> {
   const near = join(root, 's');
@@ -162,7 +179,7 @@ async function makeSocketFolder(root: string, identity: Identity): Promise<strin
     await chmod(near, 0o700);
     return near;
   }
-  const far = `/tmp/varve-${createHash('sha256').update(root).digest('hex').slice(0, 16)}`;
+  const far = farSocketFolder(root);
   await mkdir(far, { mode: 0o700 }).catch(() => undefined);
   // Anybody may make names in /tmp: a folder that is not surely ours is not used.
   const found = await lstat(far);
@@ -181,8 +198,7 @@ async function startUntilReady(launch: Launch, deadline: number): Promise<Embedd
   for (let attempts = 0; Date.now() < deadline; await sleep(POLL_MS)) {
     const state = await stateOf(launch.data);
     if (state.kind === 'ready') {
-      const { pid, socketFolder } = state.postmaster;
-      return new EmbeddedServer(launch.data, pid, socketFolder, pid !== child?.process.pid);
+      return new EmbeddedServer(launch.root, state.postmaster, state.postmaster.pid !== child?.process.pid);
     }
     if (state.kind === 'busy' || child?.ended === false) continue;
     overKilled ||= state.kind === 'stale';

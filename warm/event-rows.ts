@@ -25,7 +25,7 @@ export function isJsonbSafe(canonicalPayload: Uint8Array): boolean {
   return !bytes.includes('\\u0000') || !NUL_ESCAPE.test(bytes.toString('utf8'));
 }
 
-/** Parameters of `INSERT_EVENTS`, in its order. */
+/** Parameters of `insertEventsSql`, in its order. */
 export function eventColumns(events: readonly WarmEvent[]): Value[] {
   const safe = events.map(({ payload_bytes }) => isJsonbSafe(payload_bytes));
   return [
@@ -42,16 +42,30 @@ export function eventColumns(events: readonly WarmEvent[]): Value[] {
   ];
 }
 
+/** Inserts the rows of `eventColumns`; parameters from `$from` on. */
+export function insertEventsSql(from: number): string {
+  const types = [
+    'uuid[]',
+    'bigint[]',
+    'text[]',
+    'int[]',
+    'jsonb[]',
+    'bytea[]',
+    'bytea[]',
+    'bytea[]',
+    'timestamptz[]',
+    'bigint[]',
+  ];
+  return `INSERT INTO trajectory_events (trajectory_id, sequence_number, event_type, turn, payload, payload_exact,
+      payload_sha256, cryptographic_hash, created_at, fencing_token)
+    SELECT * FROM unnest(${types.map((type, i) => `$${from + i}::${type}`).join(', ')})
+    ON CONFLICT (trajectory_id, sequence_number) DO NOTHING
+    RETURNING 1`;
+}
+
 const INSERT_EVENTS = statement<{ inserted: number }>(
   'events.insert',
-  `WITH inserted AS (
-     INSERT INTO trajectory_events (trajectory_id, sequence_number, event_type, turn, payload, payload_exact,
-       payload_sha256, cryptographic_hash, created_at, fencing_token)
-     SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::text[], $4::int[], $5::jsonb[], $6::bytea[],
-       $7::bytea[], $8::bytea[], $9::timestamptz[], $10::bigint[])
-     ON CONFLICT (trajectory_id, sequence_number) DO NOTHING
-     RETURNING 1)
-   SELECT count(*) AS inserted FROM inserted`,
+  `WITH inserted AS (${insertEventsSql(1)}) SELECT count(*) AS inserted FROM inserted`,
 );
 
 /** Returns how many were new. */

@@ -8,7 +8,7 @@
  *                                          whose hash is known decides for all before it (the chain)
  *   behind the next                        waiting, if the log announced an anchor there, or its event before it waits;
  *                                          otherwise a gap
- *   under a token that a claim has passed  fenced, behind the head at that claim
+ *   under a token that a claim has passed  fenced, behind the head that the claim stated, whatever warm has there
  *   what PostgreSQL refused, or nonsense   poison
  *
  * Gap, fork, poison and fenced *block* (trajectory, log, token): what the log sends for it under that or a lower token
@@ -43,6 +43,9 @@ export type WarmItem =
   /** The log no longer has these records. */
   | { readonly kind: 'missing'; readonly from_lsn: number; readonly to_lsn: number };
 
+/** A claim of a lease: from it on, lower tokens are accepted only up to the head that it stated. */
+export type Fence = { readonly fencing_token: number; readonly sequence_number: number };
+
 export type BlockReason = 'gap' | 'fork' | 'poison' | 'fenced';
 export type QuarantineReason = BlockReason | 'waiting' | 'unproven';
 
@@ -56,13 +59,15 @@ export type TrajectoryState = {
   /** Milliseconds since the epoch, 0 before the first event. */
   readonly created_ms: number;
   readonly fencing_token: number;
+  /** Token of the newest claim. */
   readonly fence_token: number;
-  readonly fence_sequence_number: number;
+  /** Every claim that still decides about something. */
+  readonly fences: readonly Fence[];
   readonly summary: Summary;
   readonly block: { readonly reason: BlockReason; readonly fencing_token: number } | undefined;
   /** Where this log said that it goes on behind another log's event. */
-  readonly anchor: { readonly sequence_number: number; readonly cryptographic_hash: string } | undefined;
-  /** Last event of this log that waits in quarantine. */
+  readonly anchor: { readonly lsn: number; readonly sequence_number: number } | undefined;
+  /** The event of this log that came last to wait in quarantine. */
   readonly waiting_sequence: number | undefined;
   /** Events of any log that wait for this trajectory. */
   readonly waiting: number;
@@ -81,10 +86,17 @@ export type TrajectoryChange = {
   readonly after: TrajectoryState;
   /** A block that this batch set, at this sequence number. */
   readonly blocked_at: number | undefined;
-  /** Unproven events of this log below this number turned out to be duplicates, or (forked) part of a fork. */
-  readonly proven_below: number | undefined;
-  readonly disproven_below: number | undefined;
+  readonly decisions: readonly Decision[];
 };
+
+/**
+ * An event whose hash is known decides for the unproven ones before it in the same log: proven, they were duplicates;
+ * else they are part of a fork. An anchor between them cuts the chain, so only what lies behind it is decided.
+ */
+export type Decision = { readonly after_lsn: number; readonly below: number; readonly proven: boolean };
+
+/** Why an event must not become visible. */
+export type Refusal = { readonly detail: string; readonly sqlstate?: string };
 
 export type IngestPlan = {
   readonly inserts: readonly WarmEvent[];
@@ -99,8 +111,8 @@ export type PlanContext = {
   readonly state: (id: TrajectoryId) => TrajectoryState;
   /** Hex hash of a stored event or of a segment's end, for events at or below the head; undefined: no longer known. */
   readonly storedHash: (id: TrajectoryId, sequence: number) => string | undefined;
-  /** What PostgreSQL refused in an earlier try, by LSN: its SQLSTATE. */
-  readonly refused: ReadonlyMap<number, string>;
+  /** What PostgreSQL refused in an earlier try, and what is unfit otherwise, by LSN. */
+  readonly refused: ReadonlyMap<number, Refusal>;
   /** LSNs of events in whose place warm turned out to hold another row in an earlier try. */
   readonly conflicting: ReadonlySet<number>;
   /** Milliseconds since the epoch, of the database. */
@@ -120,7 +132,7 @@ export function unknownTrajectory(trajectory_id: TrajectoryId): TrajectoryState 
     created_ms: 0,
     fencing_token: 0,
     fence_token: 0,
-    fence_sequence_number: 0,
+    fences: [],
     summary: INITIAL_SUMMARY,
     block: undefined,
     anchor: undefined,
@@ -134,18 +146,23 @@ type Draft = {
   after: TrajectoryState;
   inserted: WarmEvent[];
   blocked_at: number | undefined;
-  proven_below: number | undefined;
-  disproven_below: number | undefined;
-  /** Unproven events of this batch, in order. */
+  decisions: Decision[];
+  /** Unproven events of this batch that the next known one decides for, in order. */
   unproven: { readonly lsn: number; readonly event: WarmEvent }[];
+  /** Unproven events before an anchor. */
+  undecided: { readonly lsn: number; readonly event: WarmEvent }[];
 };
 
-type Verdict =
+/** Where an event stands against the head of its trajectory. */
+type Place =
   | { readonly kind: 'insert' }
   | { readonly kind: 'duplicate' }
   | { readonly kind: 'unproven' }
-  | { readonly kind: 'waiting' }
+  /** Behind the next one. */
+  | { readonly kind: 'early' }
   | { readonly kind: 'block'; readonly reason: BlockReason; readonly detail: string };
+
+type Verdict = Exclude<Place, { kind: 'early' }> | { readonly kind: 'waiting' };
 
 export function planIngest(items: readonly WarmItem[], context: PlanContext): IngestPlan {
   const drafts = new Map<TrajectoryId, Draft>();
@@ -162,13 +179,15 @@ export function planIngest(items: readonly WarmItem[], context: PlanContext): In
     const draft = draftOf(drafts, id, context);
     if (item.kind === 'anchor') {
       anchors.push({ ...item.position, lsn: item.lsn });
-      draft.after = { ...draft.after, anchor: item.position, waiting_sequence: undefined };
+      draft.after = { ...draft.after, anchor: { lsn: item.lsn, sequence_number: item.position.sequence_number } };
+      draft.undecided.push(...draft.unproven);
+      draft.unproven = [];
       continue;
     }
     duplicates += place(draft, item.lsn, item.event, context, quarantined);
   }
   for (const draft of drafts.values()) {
-    for (const { lsn, event } of draft.unproven) {
+    for (const { lsn, event } of [...draft.undecided, ...draft.unproven]) {
       const detail = `warm no longer has event ${event.sequence_number}, and no later one has decided`;
       quarantined.push({ lsn, event, reason: 'unproven', detail });
     }
@@ -178,40 +197,88 @@ export function planIngest(items: readonly WarmItem[], context: PlanContext): In
   return { inserts, quarantined: quarantined.toSorted((a, b) => a.lsn - b.lsn), changes, anchors, missing, duplicates };
 }
 
-export type Waiting<Row> = { readonly row: Row; readonly event: WarmEvent };
+/** An event that waits in quarantine, and the log that sent it. */
+export type Waiting<Row> = {
+  readonly row: Row;
+  readonly log_id: string;
+  readonly lsn: number;
+  readonly event: WarmEvent;
+};
+
+export type Stopped<Row> = Waiting<Row> & { readonly reason: QuarantineReason; readonly detail: string };
 
 export type WaitingPlan<Row> = {
   readonly after: TrajectoryState;
   /** In order; they go in with the predecessor's transaction. */
-  readonly inserts: readonly WarmEvent[];
-  readonly applied: readonly Row[];
-  /** Their predecessor has come, and is another one than theirs. */
-  readonly forked: readonly Row[];
+  readonly inserts: readonly Waiting<Row>[];
+  /** Another log has brought the same event meanwhile. */
+  readonly duplicates: readonly Row[];
+  /** They do not fit what came, or follow in their log what does not. */
+  readonly stopped: readonly Stopped<Row>[];
 };
 
+export type WaitingContext<Row> = {
+  /** As in `PlanContext`, of this trajectory. */
+  readonly storedHash: (sequence: number) => string | undefined;
+  readonly refused: (row: Row) => Refusal | undefined;
+  readonly isConflicting: (row: Row) => boolean;
+};
+
+type Stop = { readonly reason: BlockReason; readonly fencing_token: number; readonly lsn: number };
+
 /** What becomes of a trajectory's waiting events, in the order of their numbers, now that its head is `state`. */
-export function planWaiting<Row>(state: TrajectoryState, waiting: readonly Waiting<Row>[]): WaitingPlan<Row> {
+export function planWaiting<Row>(
+  state: TrajectoryState,
+  waiting: readonly Waiting<Row>[],
+  context: WaitingContext<Row>,
+): WaitingPlan<Row> {
   let after = state;
-  const inserts: WarmEvent[] = [];
-  const applied: Row[] = [];
-  const forked: Row[] = [];
-  for (const { row, event } of waiting) {
-    if (event.sequence_number > after.last_sequence_number + 1) break;
-    const previous = Buffer.from(after.head_hash, 'hex');
-    const isNext = event.sequence_number === after.last_sequence_number + 1;
-    if (isNext && chainHash(previous, formatEnvelope(event)).toString('hex') === event.cryptographic_hash) {
-      after = advanced(after, event);
-      inserts.push(event);
-      applied.push(row);
-    } else if (event.cryptographic_hash === after.head_hash) {
-      applied.push(row);
-    } else {
-      forked.push(row);
+  const inserts: Waiting<Row>[] = [];
+  const duplicates: Row[] = [];
+  const stopped: Stopped<Row>[] = [];
+  const stops = new Map<string, Stop>();
+  const inserted = new Map<number, string>();
+  for (const entry of waiting) {
+    const { row, log_id, lsn, event } = entry;
+    const { sequence_number, fencing_token, cryptographic_hash } = event;
+    const stop = stops.get(log_id);
+    if (stop !== undefined && lsn > stop.lsn && fencing_token <= stop.fencing_token) {
+      stopped.push({ ...entry, reason: stop.reason, detail: STOPPED_EARLIER });
+      continue;
+    }
+    const stored = inserted.get(sequence_number) ?? storedAt(after, event, context.storedHash);
+    const place = allowed(placeOf(after, event, stored), context.refused(row), context.isConflicting(row), event);
+    switch (place.kind) {
+      case 'insert':
+        after = advanced(after, event);
+        inserted.set(sequence_number, cryptographic_hash);
+        inserts.push(entry);
+        break;
+      case 'duplicate':
+        duplicates.push(row);
+        break;
+      case 'unproven':
+        stopped.push({ ...entry, reason: 'unproven', detail: 'warm no longer has this event' });
+        break;
+      case 'block':
+        stops.set(log_id, { reason: place.reason, fencing_token, lsn });
+        stopped.push({ ...entry, reason: place.reason, detail: place.detail });
+        break;
+      case 'early':
+        break;
     }
   }
-  const left = Math.max(0, state.waiting - applied.length - forked.length);
-  const summary = step(after.summary, inserts);
-  return { after: { ...after, summary, waiting: left }, inserts, applied, forked };
+  const settled = inserts.length + duplicates.length + stopped.length;
+  const summary = step(
+    after.summary,
+    inserts.map(({ event }) => event),
+  );
+  return {
+    after: { ...after, summary, waiting: Math.max(0, state.waiting - settled) },
+    inserts,
+    duplicates,
+    stopped,
+  };
 }
 
 function draftOf(drafts: Map<TrajectoryId, Draft>, id: TrajectoryId, context: PlanContext): Draft {
@@ -223,18 +290,26 @@ function draftOf(drafts: Map<TrajectoryId, Draft>, id: TrajectoryId, context: Pl
     after: before,
     inserted: [],
     blocked_at: undefined,
-    proven_below: undefined,
-    disproven_below: undefined,
+    decisions: [],
     unproven: [],
+    undecided: [],
   };
   drafts.set(id, draft);
   return draft;
 }
 
 function finish(draft: Draft): TrajectoryChange {
-  const { before, after, inserted, blocked_at, proven_below, disproven_below } = draft;
+  const { before, after, inserted, blocked_at, decisions } = draft;
   const summary = inserted.length > 0 ? step(before.summary, inserted) : before.summary;
-  return { before, after: { ...after, summary }, blocked_at, proven_below, disproven_below };
+  return { before, after: { ...after, summary }, blocked_at, decisions };
+}
+
+function decide(draft: Draft, below: number, proven: boolean): void {
+  const after_lsn = draft.after.anchor?.lsn ?? 0;
+  const last = draft.decisions.at(-1);
+  if (last?.after_lsn === after_lsn && last.proven === proven) draft.decisions.pop();
+  draft.decisions.push({ after_lsn, below, proven });
+  draft.unproven = [];
 }
 
 /** Returns the number of duplicates found. */
@@ -248,8 +323,7 @@ function place(draft: Draft, lsn: number, event: WarmEvent, context: PlanContext
     case 'duplicate': {
       // The chain: an event that is known proves all that came before it in the same log.
       const proven = draft.unproven.length;
-      draft.unproven = [];
-      draft.proven_below = event.sequence_number;
+      decide(draft, event.sequence_number, true);
       return 1 + proven;
     }
     case 'unproven':
@@ -263,14 +337,13 @@ function place(draft: Draft, lsn: number, event: WarmEvent, context: PlanContext
       const { reason, detail } = verdict;
       if (reason === 'fork') {
         for (const earlier of draft.unproven) quarantined.push({ ...earlier, reason, detail });
-        draft.unproven = [];
-        draft.disproven_below = event.sequence_number;
+        decide(draft, event.sequence_number, false);
       }
       if (draft.after.block === undefined || draft.after.block.fencing_token < event.fencing_token) {
         draft.after = { ...draft.after, block: { reason, fencing_token: event.fencing_token } };
         draft.blocked_at = event.sequence_number;
       }
-      const sqlstate = context.refused.get(lsn);
+      const sqlstate = reason === 'poison' ? context.refused.get(lsn)?.sqlstate : undefined;
       quarantined.push({ lsn, event, reason, detail, ...(sqlstate === undefined ? {} : { sqlstate }) });
       return 0;
     }
@@ -280,54 +353,75 @@ function place(draft: Draft, lsn: number, event: WarmEvent, context: PlanContext
 function judge(draft: Draft, lsn: number, event: WarmEvent, context: PlanContext): Verdict {
   const { after: state } = draft;
   const { trajectory_id, sequence_number, fencing_token } = event;
-  const next = state.last_sequence_number + 1;
+  const inBatch = draft.inserted.find((inserted) => inserted.sequence_number === sequence_number);
+  const storedHash = (sequence: number) => context.storedHash(trajectory_id, sequence);
+  const place = placeOf(state, event, inBatch?.cryptographic_hash ?? storedAt(state, event, storedHash));
+  if (place.kind === 'duplicate') return place;
   if (state.block !== undefined && fencing_token <= state.block.fencing_token) {
-    return { kind: 'block', reason: state.block.reason, detail: 'an earlier event of this log was stopped' };
+    return block(state.block.reason, STOPPED_EARLIER);
   }
-  const sqlstate = context.refused.get(lsn);
-  if (sqlstate !== undefined) return block('poison', `PostgreSQL refused it (SQLSTATE ${sqlstate})`);
-  if (trajectoryStartMs(trajectory_id) > context.now_ms + ID_AHEAD_MS_MAX) {
-    return block('poison', 'its trajectory starts over a day ahead of the database');
+  if (place.kind === 'early' && !isAwaited(state, sequence_number)) {
+    const next = state.last_sequence_number + 1;
+    return block('gap', `event ${next} comes next; ${next} to ${sequence_number - 1} are missing`);
   }
-  if (sequence_number < next) return judgeKnown(draft, event, context);
-  if (fencing_token < state.fence_token && sequence_number > state.fence_sequence_number) {
-    return block(
-      'fenced',
-      `token ${fencing_token} was passed by ${state.fence_token} at event ${state.fence_sequence_number}`,
-    );
+  const isAhead = trajectoryStartMs(trajectory_id) > context.now_ms + ID_AHEAD_MS_MAX;
+  const refusal = isAhead ? AHEAD : context.refused.get(lsn);
+  const verdict = allowed(place, refusal, context.conflicting.has(lsn), event);
+  return verdict.kind === 'early' ? { kind: 'waiting' } : verdict;
+}
+
+const STOPPED_EARLIER = 'an earlier event of this log was stopped';
+const AHEAD: Refusal = { detail: 'its trajectory starts over a day ahead of the database' };
+
+/** Did this log announce that it goes on there, or does the event before this one wait? */
+function isAwaited({ waiting_sequence, anchor }: TrajectoryState, sequence: number): boolean {
+  return waiting_sequence === sequence - 1 || anchor?.sequence_number === sequence - 1;
+}
+
+/** Hash that warm has in an event's place; undefined where it has none, or no longer knows it. */
+function storedAt(
+  state: TrajectoryState,
+  { sequence_number }: WarmEvent,
+  storedHash: (sequence: number) => string | undefined,
+): string | undefined {
+  if (sequence_number > state.last_sequence_number) return undefined;
+  return sequence_number === state.last_sequence_number ? state.head_hash : storedHash(sequence_number);
+}
+
+function placeOf(state: TrajectoryState, event: WarmEvent, stored: string | undefined): Place {
+  const { sequence_number, fencing_token } = event;
+  const next = state.last_sequence_number + 1;
+  if (sequence_number < next && stored === event.cryptographic_hash) return { kind: 'duplicate' };
+  const fence = state.fences.find(
+    (claim) => fencing_token < claim.fencing_token && sequence_number > claim.sequence_number,
+  );
+  if (fence !== undefined) {
+    const { fencing_token: token, sequence_number: at } = fence;
+    return block('fenced', `token ${fencing_token} was passed by ${token} at event ${at}`);
   }
-  if (sequence_number > next) {
-    const waits =
-      state.waiting_sequence === sequence_number - 1 || state.anchor?.sequence_number === sequence_number - 1;
-    return waits
-      ? { kind: 'waiting' }
-      : block('gap', `event ${next} comes next; ${next} to ${sequence_number - 1} are missing`);
+  if (sequence_number < next) {
+    // At or below the head: it is never inserted again.
+    return stored === undefined ? { kind: 'unproven' } : block('fork', `warm has another event ${sequence_number}`);
   }
+  if (sequence_number > next) return { kind: 'early' };
   const previous = Buffer.from(state.head_hash, 'hex');
   if (chainHash(previous, formatEnvelope(event)).toString('hex') !== event.cryptographic_hash) {
     return block('fork', `its hash does not cover the event ${sequence_number - 1} that warm has`);
   }
-  if (context.conflicting.has(lsn)) return block('fork', `warm has another event ${sequence_number}`);
   const goesBack =
     event.turn < state.turn || fencing_token < state.fencing_token || Date.parse(event.created_at) < state.created_ms;
-  if (goesBack) return block('poison', 'its turn, time or token went back');
-  return { kind: 'insert' };
+  return goesBack ? block('poison', 'its turn, time or token went back') : { kind: 'insert' };
 }
 
-/** An event at or below the head: it is never inserted again. */
-function judgeKnown(draft: Draft, event: WarmEvent, context: PlanContext): Verdict {
-  const { after: state } = draft;
-  const { trajectory_id, sequence_number } = event;
-  const inBatch = draft.inserted.find((inserted) => inserted.sequence_number === sequence_number);
-  const isHead = sequence_number === state.last_sequence_number;
-  const stored =
-    inBatch?.cryptographic_hash ?? (isHead ? state.head_hash : context.storedHash(trajectory_id, sequence_number));
-  if (stored === undefined) return { kind: 'unproven' };
-  if (stored === event.cryptographic_hash) return { kind: 'duplicate' };
-  return block('fork', `warm has another event ${sequence_number}`);
+/** What was learnt of an event in an earlier try, or is known of it otherwise, matters only where it would go in. */
+function allowed(place: Place, refusal: Refusal | undefined, isConflicting: boolean, event: WarmEvent): Place {
+  if (place.kind !== 'insert' && place.kind !== 'early') return place;
+  if (refusal !== undefined) return block('poison', refusal.detail);
+  if (place.kind === 'insert' && isConflicting) return block('fork', `warm has another event ${event.sequence_number}`);
+  return place;
 }
 
-function block(reason: BlockReason, detail: string): Verdict {
+function block(reason: BlockReason, detail: string): Place & { kind: 'block' } {
   return { kind: 'block', reason, detail };
 }
 

@@ -11,23 +11,28 @@
  */
 import { isVarveError, VarveError } from '../schemas/errors.ts';
 import { type TrajectoryId, trajectoryStartMs } from '../schemas/ids.ts';
-import { stubsOf } from '../schemas/stubs.ts';
-import { hashArray, int8Array, uuidArray } from './columns.ts';
-import { databaseNow, type LogIdentity, lockCursor, moveCursor, openCursor, type WarmCursor } from './cursor-rows.ts';
+import { addBlobRefs, blobRefColumns } from './blob-ref-rows.ts';
+import { databaseNow, type LogIdentity, moveCursor, openCursor, readCursor, type WarmCursor } from './cursor-rows.ts';
 import { ensurePartition, eventColumns, insertEvents, storedHashes } from './event-rows.ts';
+import { findRefused } from './find-refused.ts';
+import { Forecast } from './forecast.ts';
 import {
   type IngestPlan,
   type PlanContext,
   planIngest,
   planWaiting,
   type QuarantineReason,
+  type Refusal,
+  type Stopped,
   type TrajectoryState,
   unknownTrajectory,
   type Waiting,
+  type WaitingPlan,
   type WarmEvent,
   type WarmItem,
 } from './ingest-plan.ts';
-import { statement, type Tx, transaction, type Value, type WarmPool } from './pool.ts';
+import { applyPlain, type PlainColumns, plainColumns } from './plain-batch.ts';
+import { type Session, statement, type Tx, transaction, type Value, type WarmPool } from './pool.ts';
 import {
   addQuarantined,
   decideUnproven,
@@ -39,7 +44,7 @@ import {
   settleRows,
   waitingRows,
 } from './quarantine-rows.ts';
-import { advanceStates, lockStates, setAnchors, setBlocks } from './trajectory-rows.ts';
+import { type Advance, advanceStates, readStates, SummaryCache, setAnchors, setBlocks } from './trajectory-rows.ts';
 
 /** Records of a log behind its cursor, in LSN order, with what can be made ready before the locks are taken. */
 export type WarmBatch = {
@@ -52,7 +57,11 @@ export type WarmBatch = {
   readonly ids: readonly TrajectoryId[];
   readonly events: readonly WarmEvent[];
   readonly columns: readonly Value[];
+  /** What it will come to, if everything is as foreseen, and the generation of that forecast. */
+  readonly foreseen: Foreseen | undefined;
 };
+
+export type Foreseen = { readonly plan: IngestPlan; readonly generation: number; readonly columns: PlainColumns };
 
 export type IngestCounts = {
   readonly inserted: number;
@@ -72,7 +81,7 @@ export type IngestOutcome =
 export type ApplyOptions = {
   /** Aborted: no transaction is started; one under way is finished. */
   readonly signal?: AbortSignal;
-  /** Events that must not become visible, by LSN, and why (in the place of an SQLSTATE): their blobs are missing. */
+  /** Events that must not become visible, by LSN, and why: their blobs are missing. */
   readonly unfit?: ReadonlyMap<number, string>;
 };
 
@@ -81,25 +90,13 @@ const HELD_MOST = 1000;
 /** A batch is planned again after each thing learnt; more than this is a bug or an attack. */
 const TRIES_MAX = 64;
 
-/** Makes a batch ready: parses payloads and lays columns out while an earlier batch is under way. */
-export function prepareBatch(
-  items: readonly WarmItem[],
-  from: WarmCursor,
-  to: WarmCursor,
-  durable_lsn: number,
-): WarmBatch {
-  const events = items.flatMap((item) => (item.kind === 'event' ? [item.event] : []));
-  // Parsed here, where nothing waits for it; the events keep what they parsed.
-  for (const event of events) void event.payload;
-  const ids = [...new Set(items.flatMap(idsOf))];
-  return { items, from, to, durable_lsn, ids, events, columns: eventColumns(events) };
-}
-
 export class Ingest {
   readonly log: LogIdentity;
   readonly #pool: WarmPool;
   /** Days whose partitions are known to be there. */
   readonly #days = new Set<number>();
+  readonly #summaries = new SummaryCache();
+  readonly #forecast = new Forecast();
   #hasHeld = true;
 
   private constructor(pool: WarmPool, log: LogIdentity) {
@@ -113,22 +110,44 @@ export class Ingest {
     return { ingest: new Ingest(pool, log), cursor };
   }
 
+  /**
+   * Makes the next batch ready, while an earlier one may be under way: parses payloads, lays columns out, and plans it
+   * against what the earlier ones will leave. Batches are prepared in the order in which they are applied.
+   */
+  prepare(items: readonly WarmItem[], from: WarmCursor, to: WarmCursor, durable_lsn: number): WarmBatch {
+    const events = items.flatMap((item) => (item.kind === 'event' ? [item.event] : []));
+    const ids = [...new Set(items.flatMap(idsOf))];
+    const plan = this.#forecast.plan(items, Date.now());
+    const { generation } = this.#forecast;
+    const columns = eventColumns(events);
+    const foreseen =
+      plan === undefined
+        ? undefined
+        : { plan, generation, columns: plainColumns(plan, columns, blobRefColumns(events)) };
+    return { items, from, to, durable_lsn, ids, events, columns, foreseen };
+  }
+
   /** @throws VarveError WARM_… ; with WARM_OUTCOME_UNKNOWN the next `apply` of the same batch tells */
   async apply(batch: WarmBatch, options: ApplyOptions = {}): Promise<IngestOutcome> {
-    const refused = new Map(options.unfit);
-    const conflicting = new Set<number>();
+    const unfit = Array.from(options.unfit ?? [], ([lsn, detail]) => [lsn, { detail }] as const);
+    const learnt = new Learnt(new Map(unfit));
+    const plain = await this.#applyPlain(batch, learnt.refused, options.signal);
+    if (plain !== undefined) return plain;
     for (let tries = 0; tries < TRIES_MAX; tries++) {
       await this.#ensurePartitions(batch.events);
       try {
         return await transaction(
           this.#pool,
-          (tx) => this.#attempt(tx, batch, refused, conflicting),
+          (tx) => this.#attempt(tx, batch, learnt),
           options.signal === undefined ? {} : { signal: options.signal },
         );
       } catch (error) {
+        // Whatever went wrong, batches that were planned behind this one are planned anew, and so is this one.
+        this.#forecast.forget();
         if (isVarveError(error, 'WARM_NO_PARTITION')) this.#days.clear();
-        else if (error instanceof Conflict) for (const lsn of error.lsns) conflicting.add(lsn);
-        else if (isVarveError(error, 'WARM_REFUSED_DATA')) await this.#findRefused(batch, refused, error);
+        else if (error instanceof Moved) continue;
+        else if (error instanceof Conflict) learnt.conflict(error);
+        else if (isVarveError(error, 'WARM_REFUSED_DATA')) await this.#findRefused(batch, learnt, error);
         else throw error;
       }
     }
@@ -136,43 +155,66 @@ export class Ingest {
     throw new VarveError('WARM_REFUSED_DATA', message, { log_id: this.log.log_id, lsn: batch.from.lsn });
   }
 
-  async #attempt(
-    tx: Tx,
+  /** The short way, for a batch that was foreseen. undefined: it takes the long one. */
+  async #applyPlain(
     batch: WarmBatch,
-    refused: ReadonlyMap<number, string>,
-    conflicting: ReadonlySet<number>,
-  ): Promise<IngestOutcome> {
+    unfit: ReadonlyMap<number, Refusal>,
+    signal: AbortSignal | undefined,
+  ): Promise<IngestOutcome | undefined> {
+    const { foreseen, from, to, durable_lsn } = batch;
+    if (foreseen?.generation !== this.#forecast.generation || unfit.size > 0 || this.#hasHeld) return undefined;
+    if (signal?.aborted === true) throw new VarveError('ABORTED', 'aborted before a batch was sent', {});
+    await this.#ensurePartitions(batch.events);
+    const apply = (session: Session) => applyPlain(session, this.log.log_id, from, to, durable_lsn, foreseen.columns);
+    // COMMIT POINT, inside: one statement, which is there whole or not at all.
+    const isApplied = await this.#pool.lend(apply).catch((error: unknown) => {
+      // Rows that PostgreSQL refuses and partitions that are gone are looked into on the long way.
+      if (isVarveError(error, 'WARM_REFUSED_DATA') || isVarveError(error, 'WARM_NO_PARTITION')) return false;
+      throw error;
+    });
+    if (isApplied) return { kind: 'applied', counts: countsOf(foreseen.plan, 0), held: [] };
+    this.#forecast.forget();
+    return undefined;
+  }
+
+  async #attempt(tx: Tx, batch: WarmBatch, learnt: Learnt): Promise<IngestOutcome> {
     const { log_id } = this.log;
-    const cursor = await lockCursor(tx, log_id);
-    if (cursor.lsn !== batch.from.lsn || cursor.hash !== batch.from.hash) return { kind: 'moved', cursor };
-    const states = await lockStates(tx, log_id, batch.ids);
-    const plan = planIngest(batch.items, await this.#context(tx, batch, states, refused, conflicting));
+    if (!(await moveCursor(tx, log_id, batch.from, batch.to, batch.durable_lsn))) {
+      this.#forecast.forget();
+      return { kind: 'moved', cursor: await readCursor(tx, log_id) };
+    }
+    const plan = await this.#plan(tx, batch, learnt);
     await this.#insert(tx, batch, plan);
-    const applied_waiting = await this.#write(tx, plan);
-    await moveCursor(tx, log_id, batch.to, batch.durable_lsn);
+    const applied_waiting = await this.#write(tx, plan, learnt);
     const held = await this.#held(tx, plan);
     // COMMIT POINT. Everything above is lost and redone, or is there with the cursor.
     return { kind: 'applied', counts: countsOf(plan, applied_waiting), held };
+  }
+
+  /** From the rows themselves. What is prepared behind this batch was foreseen without it, and is planned anew. */
+  async #plan(tx: Tx, batch: WarmBatch, learnt: Learnt): Promise<IngestPlan> {
+    const states = await readStates(tx, this.log.log_id, batch.ids, this.#summaries);
+    const plan = planIngest(batch.items, await this.#context(tx, batch, states, learnt));
+    this.#forecast.forget();
+    this.#forecast.learn(plan.changes);
+    return plan;
   }
 
   async #context(
     tx: Tx,
     batch: WarmBatch,
     states: ReadonlyMap<TrajectoryId, TrajectoryState>,
-    refused: ReadonlyMap<number, string>,
-    conflicting: ReadonlySet<number>,
+    learnt: Learnt,
   ): Promise<PlanContext> {
     const state = (id: TrajectoryId) => states.get(id) ?? unknownTrajectory(id);
     const known = batch.events.filter(
-      (event) => event.sequence_number < state(event.trajectory_id).last_sequence_number,
+      (event) => event.sequence_number <= state(event.trajectory_id).last_sequence_number,
     );
-    const hashes = known.length === 0 ? [] : await storedHashes(tx, known);
-    const byKey = new Map(hashes.map((row) => [`${row.trajectory_id} ${row.sequence_number}`, row.hash]));
     return {
       state,
-      storedHash: (id, sequence) => byKey.get(`${id} ${sequence}`),
-      refused,
-      conflicting,
+      storedHash: await hashesOf(tx, known),
+      refused: learnt.refused,
+      conflicting: learnt.conflicting,
       now_ms: await databaseNow(tx),
     };
   }
@@ -181,32 +223,22 @@ export class Ingest {
     const { inserts } = plan;
     if (inserts.length === 0) return;
     const isWhole = inserts.length === batch.events.length;
-    const inserted = await insertEvents(tx, isWhole ? batch.columns : eventColumns(inserts));
-    if (inserted === inserts.length) return;
-    // ON CONFLICT says nothing about what was in the way. The same row means that the trajectory's row had gone back.
-    const stored = new Map(
-      (await storedHashes(tx, inserts)).map((row) => [`${row.trajectory_id} ${row.sequence_number}`, row.hash]),
-    );
-    const lsns = batch.items.flatMap((item) => {
-      if (item.kind !== 'event') return [];
-      const { trajectory_id, sequence_number, cryptographic_hash } = item.event;
-      const hash = stored.get(`${trajectory_id} ${sequence_number}`);
-      return hash !== undefined && hash !== cryptographic_hash && inserts.includes(item.event) ? [item.lsn] : [];
-    });
-    if (lsns.length > 0) throw new Conflict(lsns);
+    const others = await insertAll(tx, inserts, isWhole ? batch.columns : eventColumns(inserts));
+    if (others.size === 0) return;
+    const lsns = batch.items.flatMap((item) => (item.kind === 'event' && others.has(item.event) ? [item.lsn] : []));
+    throw new Conflict({ lsns });
   }
 
   /** Everything but the events themselves. Returns how many waiting events went in behind their predecessors. */
-  async #write(tx: Tx, plan: IngestPlan): Promise<number> {
+  async #write(tx: Tx, plan: IngestPlan, learnt: Learnt): Promise<number> {
     const { log_id } = this.log;
-    const advanced = plan.changes.filter(({ before, after }) => after !== before);
-    const { states, count } = await this.#applyWaiting(
-      tx,
-      advanced.map(({ after }) => after),
-      plan,
+    const changed = plan.changes.filter(
+      ({ before, after }) => after.head_hash !== before.head_hash || after.waiting !== before.waiting,
     );
-    await advanceStates(tx, states);
+    // Before those that wait are looked at: an event of this batch may wait for one that another log has brought.
     await addQuarantined(tx, log_id, plan.quarantined);
+    const { advances, count } = await this.#applyWaiting(tx, changed, plan, learnt);
+    if (!(await advanceStates(tx, advances, this.#summaries))) throw new Moved();
     await setAnchors(tx, log_id, plan.anchors);
     await setBlocks(
       tx,
@@ -220,10 +252,9 @@ export class Ingest {
     await decideUnproven(
       tx,
       log_id,
-      plan.changes.flatMap(({ after: { trajectory_id }, proven_below, disproven_below }) => [
-        ...(proven_below === undefined ? [] : [{ trajectory_id, below: proven_below, proven: true }]),
-        ...(disproven_below === undefined ? [] : [{ trajectory_id, below: disproven_below, proven: false }]),
-      ]),
+      plan.changes.flatMap(({ after: { trajectory_id }, decisions }) =>
+        decisions.map((decision) => ({ trajectory_id, ...decision })),
+      ),
     );
     for (const { from_lsn, to_lsn } of plan.missing) await tx.execute(ADD_MISSING, [log_id, from_lsn, to_lsn]);
     await addBlobRefs(tx, [...plan.inserts, ...plan.quarantined.map(({ event }) => event)]);
@@ -232,50 +263,65 @@ export class Ingest {
 
   async #applyWaiting(
     tx: Tx,
-    states: readonly TrajectoryState[],
+    advances: readonly Advance[],
     plan: IngestPlan,
-  ): Promise<{ states: readonly TrajectoryState[]; count: number }> {
+    learnt: Learnt,
+  ): Promise<{ advances: readonly Advance[]; count: number }> {
     const moved = new Set(plan.inserts.map((event) => event.trajectory_id));
-    const due = states.filter((state) => state.waiting > 0 && moved.has(state.trajectory_id));
-    if (due.length === 0) return { states, count: 0 };
-    const rows = await waitingRows(
+    const due = advances
+      .map(({ after }) => after)
+      .filter((state) => state.waiting > 0 && moved.has(state.trajectory_id));
+    if (due.length === 0) return { advances, count: 0 };
+    const waiting = await waitingOf(
       tx,
-      due.map((state) => state.trajectory_id),
+      due.map(({ trajectory_id }) => trajectory_id),
     );
-    const byId = new Map<TrajectoryId, Waiting<QuarantineRow>[]>();
-    for (const row of rows) {
-      const event = eventOf(row);
-      byId.set(event.trajectory_id, [...(byId.get(event.trajectory_id) ?? []), { row, event }]);
-    }
+    const storedHash = await hashesOf(
+      tx,
+      [...waiting.values()].flat().map(({ event }) => event),
+    );
     const plans = new Map(
-      due.map((state) => [state.trajectory_id, planWaiting(state, byId.get(state.trajectory_id) ?? [])]),
+      due.map((state) => [
+        state.trajectory_id,
+        planWaiting(state, waiting.get(state.trajectory_id) ?? [], {
+          storedHash: (sequence) => storedHash(state.trajectory_id, sequence),
+          refused: ({ id }) => learnt.refusedRows.get(id),
+          isConflicting: ({ id }) => learnt.conflictingRows.has(id),
+        }),
+      ]),
     );
-    const inserts = [...plans.values()].flatMap((waiting) => waiting.inserts);
-    if (inserts.length > 0) await insertEvents(tx, eventColumns(inserts));
-    const all = [...plans.values()];
-    await settleRows(
-      tx,
-      all.flatMap(({ applied }) => applied.map(({ id }) => id)),
-      'applied',
-    );
-    await this.#refuseForked(
-      tx,
-      all.flatMap(({ forked }) => forked),
-    );
-    return { states: states.map((state) => plans.get(state.trajectory_id)?.after ?? state), count: inserts.length };
+    const count = await this.#settleWaiting(tx, [...plans.values()]);
+    return {
+      advances: advances.map(({ before, after }) => ({
+        before,
+        after: plans.get(after.trajectory_id)?.after ?? after,
+      })),
+      count,
+    };
   }
 
-  /** Waiting events whose predecessor has come and is another one than theirs: their logs have forked. */
-  async #refuseForked(tx: Tx, rows: readonly QuarantineRow[]): Promise<void> {
-    const detail = 'the predecessor that came is another one';
-    await renameRows(
+  /** Returns how many waiting events went in. */
+  async #settleWaiting(tx: Tx, plans: readonly WaitingPlan<QuarantineRow>[]): Promise<number> {
+    const inserts = plans.flatMap((plan) => plan.inserts);
+    const events = inserts.map(({ event }) => event);
+    const others = events.length === 0 ? new Set() : await insertAll(tx, events, eventColumns(events));
+    const rows = inserts.flatMap(({ row, event }) => (others.has(event) ? [row.id] : []));
+    if (rows.length > 0) throw new Conflict({ rows });
+    await settleRows(
       tx,
-      rows.map(({ id }) => ({ id, reason: 'fork', detail })),
+      inserts.map(({ row }) => row.id),
+      'applied',
     );
-    for (const row of rows) {
-      const { trajectory_id, fencing_token, sequence_number } = eventOf(row);
-      await setBlocks(tx, row.log_id, [{ trajectory_id, fencing_token, sequence_number, reason: 'fork' }]);
-    }
+    await settleRows(
+      tx,
+      plans.flatMap(({ duplicates }) => duplicates.map(({ id }) => id)),
+      'proven',
+    );
+    await stopRows(
+      tx,
+      plans.flatMap(({ stopped }) => stopped),
+    );
+    return inserts.length;
   }
 
   /** What warm holds back of this log; looked up only while there is anything. */
@@ -307,41 +353,29 @@ export class Ingest {
     }
   }
 
-  /** Halves the batch until the rows that PostgreSQL refuses stand alone; all in transactions that are rolled back. */
-  async #findRefused(batch: WarmBatch, refused: Map<number, string>, first: VarveError): Promise<void> {
-    const before = refused.size;
-    const lsnOf = new Map(
-      batch.items.flatMap((item) => (item.kind === 'event' ? [[item.event, item.lsn] as const] : [])),
+  /** Of the batch, or of what goes in behind an event of it. */
+  async #findRefused(batch: WarmBatch, learnt: Learnt, first: VarveError): Promise<void> {
+    const before = learnt.refused.size + learnt.refusedRows.size;
+    const lsns = new Map(
+      batch.items.flatMap((item) =>
+        item.kind === 'event' && !learnt.refused.has(item.lsn) ? [[item.event, item.lsn] as const] : [],
+      ),
     );
-    const search = async (events: readonly WarmEvent[]): Promise<void> => {
-      const sqlstate = events.length === 0 ? undefined : await this.#tryInsert(events);
-      if (sqlstate === undefined) return;
-      if (events.length === 1) {
-        refused.set(lsnOf.get(events[0] as WarmEvent) ?? 0, sqlstate);
-        return;
-      }
-      const middle = events.length >> 1;
-      await search(events.slice(0, middle));
-      await search(events.slice(middle));
-    };
-    await search(batch.events.filter((event) => !refused.has(lsnOf.get(event) ?? 0)));
-    // Not one of the rows by itself: the statement was at fault.
-    if (refused.size === before) throw first;
-  }
-
-  /** SQLSTATE with which PostgreSQL refuses these rows, undefined where it takes them. Nothing stays. */
-  async #tryInsert(events: readonly WarmEvent[]): Promise<string | undefined> {
-    const rollback = new RangeError('rolled back on purpose');
-    try {
-      await transaction(this.#pool, async (tx) => {
-        await insertEvents(tx, eventColumns(events));
-        throw rollback;
-      });
-    } catch (error) {
-      if (isVarveError(error, 'WARM_REFUSED_DATA')) return String(error.details['sqlstate']);
-      if (error !== rollback) throw error;
+    for (const [event, refusal] of await findRefused(this.#pool, [...lsns.keys()])) {
+      learnt.refused.set(lsns.get(event) ?? 0, refusal);
     }
-    return undefined;
+    if (learnt.refused.size + learnt.refusedRows.size > before) return;
+    const waiting = await transaction(this.#pool, (tx) => waitingOf(tx, batch.ids));
+    const ids = new Map(
+      [...waiting.values()]
+        .flat()
+        .flatMap(({ row, event }) => (learnt.refusedRows.has(row.id) ? [] : [[event, row.id] as const])),
+    );
+    for (const [event, refusal] of await findRefused(this.#pool, [...ids.keys()])) {
+      learnt.refusedRows.set(ids.get(event) ?? 0, refusal);
+    }
+    // Not one of the rows by itself: the statement was at fault.
+    if (learnt.refused.size + learnt.refusedRows.size === before) throw first;
   }
 }
 
@@ -356,12 +390,101 @@ function idsOf(item: WarmItem): TrajectoryId[] {
   }
 }
 
+/** A trajectory has moved since the batch was planned: it is planned again. */
+class Moved extends Error {}
+
+/** Other rows stand in the place of these events. */
 class Conflict extends Error {
   readonly lsns: readonly number[];
+  readonly rows: readonly number[];
 
-  constructor(lsns: readonly number[]) {
+  constructor({ lsns = [], rows = [] }: { lsns?: readonly number[]; rows?: readonly number[] }) {
     super('other rows stand in the place of these events');
     this.lsns = lsns;
+    this.rows = rows;
+  }
+}
+
+/** What earlier tries have taught: of events of the batch by LSN, of waiting ones by the id of their row. */
+class Learnt {
+  readonly refused: Map<number, Refusal>;
+  readonly conflicting = new Set<number>();
+  readonly refusedRows = new Map<number, Refusal>();
+  readonly conflictingRows = new Set<number>();
+
+  constructor(refused: Map<number, Refusal>) {
+    this.refused = refused;
+  }
+
+  conflict({ lsns, rows }: Conflict): void {
+    for (const lsn of lsns) this.conflicting.add(lsn);
+    for (const row of rows) this.conflictingRows.add(row);
+  }
+}
+
+/** Hashes of what is stored in the place of these events, looked up by trajectory and number. */
+async function hashesOf(
+  tx: Tx,
+  events: readonly WarmEvent[],
+): Promise<(id: TrajectoryId, sequence: number) => string | undefined> {
+  if (events.length === 0) return () => undefined;
+  const rows = await storedHashes(tx, events);
+  const byKey = new Map(rows.map((row) => [`${row.trajectory_id} ${row.sequence_number}`, row.hash]));
+  return (id, sequence) => byKey.get(`${id} ${sequence}`);
+}
+
+/** Inserts events and returns those in whose place another row stands; the same row is as good as a new one. */
+async function insertAll(
+  tx: Tx,
+  events: readonly WarmEvent[],
+  columns: readonly Value[],
+): Promise<ReadonlySet<WarmEvent>> {
+  const inserted = await insertEvents(tx, columns);
+  if (inserted === events.length) return new Set();
+  // ON CONFLICT says nothing about what was in the way. The same row means that the trajectory's row had gone back.
+  const storedHash = await hashesOf(tx, events);
+  const others = new Set<WarmEvent>();
+  for (const event of events) {
+    const stored = storedHash(event.trajectory_id, event.sequence_number);
+    if (stored === event.cryptographic_hash) continue;
+    if (stored === undefined) {
+      const message = `event ${event.sequence_number} of ${event.trajectory_id} was neither inserted nor there already`;
+      throw new VarveError('WARM_CONFLICT', message, {});
+    }
+    others.add(event);
+  }
+  return others;
+}
+
+async function waitingOf(
+  tx: Tx,
+  ids: readonly TrajectoryId[],
+): Promise<ReadonlyMap<TrajectoryId, readonly Waiting<QuarantineRow>[]>> {
+  const byId = new Map<TrajectoryId, Waiting<QuarantineRow>[]>();
+  for (const row of await waitingRows(tx, ids)) {
+    const event = eventOf(row);
+    const known = byId.get(event.trajectory_id) ?? [];
+    byId.set(event.trajectory_id, known);
+    known.push({ row, log_id: row.log_id, lsn: row.lsn, event });
+  }
+  return byId;
+}
+
+/** Waiting events that cannot go in any more; their logs are blocked from the first of them on. */
+async function stopRows(tx: Tx, stopped: readonly Stopped<QuarantineRow>[]): Promise<void> {
+  await renameRows(
+    tx,
+    stopped.map(({ row, reason, detail }) => ({ id: row.id, reason, detail })),
+  );
+  const firsts = new Map<string, Stopped<QuarantineRow>>();
+  for (const entry of stopped) {
+    const key = `${entry.log_id} ${entry.event.trajectory_id} ${entry.event.fencing_token}`;
+    if (!firsts.has(key)) firsts.set(key, entry);
+  }
+  for (const { log_id, reason, event } of firsts.values()) {
+    if (reason === 'unproven' || reason === 'waiting') continue;
+    const { trajectory_id, fencing_token, sequence_number } = event;
+    await setBlocks(tx, log_id, [{ trajectory_id, fencing_token, sequence_number, reason }]);
   }
 }
 
@@ -370,31 +493,6 @@ const ADD_MISSING = statement(
   `INSERT INTO missing_records (log_id, from_lsn, to_lsn) VALUES ($1, $2, $3)
    ON CONFLICT (log_id, from_lsn) DO UPDATE SET to_lsn = greatest(missing_records.to_lsn, excluded.to_lsn)`,
 );
-
-const ADD_BLOB_REFS = statement(
-  'blob_refs.add',
-  `INSERT INTO blob_refs (sha256, trajectory_id, sequence_number)
-   SELECT * FROM unnest($1::bytea[], $2::uuid[], $3::bigint[]) ON CONFLICT DO NOTHING`,
-);
-
-async function addBlobRefs(tx: Tx, events: readonly WarmEvent[]): Promise<void> {
-  const refs = events.flatMap((event) => {
-    const text = Buffer.from(
-      event.payload_bytes.buffer,
-      event.payload_bytes.byteOffset,
-      event.payload_bytes.byteLength,
-    );
-    if (!text.includes('"$blob":')) return [];
-    const { trajectory_id, sequence_number } = event;
-    return stubsOf(event.payload).map(({ sha256 }) => ({ sha256, trajectory_id, sequence_number }));
-  });
-  if (refs.length === 0) return;
-  await tx.execute(ADD_BLOB_REFS, [
-    hashArray(refs.map(({ sha256 }) => sha256)),
-    uuidArray(refs.map(({ trajectory_id }) => trajectory_id)),
-    int8Array(refs.map(({ sequence_number }) => sequence_number)),
-  ]);
-}
 
 function countsOf(plan: IngestPlan, applied_waiting: number): IngestCounts {
   const quarantined: Partial<Record<QuarantineReason, number>> = {};

@@ -50,6 +50,9 @@ const KEEP_ALIVE_MS = 10_000;
 const IDLE_IN_TRANSACTION_MS = 60_000;
 /** The server ends a slow statement; this much later the client takes the server for gone. */
 const SILENCE_MS = 5_000;
+const LEAST = { max: 1, statementTimeoutMs: 0, lockTimeoutMs: 0, connectTimeoutMs: 1 } as const;
+/** Where PostgreSQL's settings and Node's timers end. */
+const OPTION_MAX = 2 ** 31 - 1 - SILENCE_MS;
 
 /** After these a connection is gone, of unknown state, or leads to a server that is no longer the right one. */
 const BREAKING: ReadonlySet<ErrorCode> = new Set(['WARM_UNAVAILABLE', 'WARM_OUTCOME_UNKNOWN', 'WARM_READ_ONLY']);
@@ -226,6 +229,11 @@ export class WarmPool {
  */
 export async function openPool(url: string, options: PoolOptions = {}): Promise<WarmPool> {
   const settings = { ...DEFAULTS, ...options };
+  for (const name of ['max', 'statementTimeoutMs', 'lockTimeoutMs', 'connectTimeoutMs'] as const) {
+    if (Number.isInteger(settings[name]) && settings[name] >= LEAST[name] && settings[name] <= OPTION_MAX) continue;
+    const message = `${name} is ${settings[name]}; it is an integer from ${LEAST[name]} to ${OPTION_MAX}`;
+    throw new VarveError('INVALID_OPTION', message, { name });
+  }
   const pool = makePool(url, settings);
   try {
     await pool.lend(checkVersion);

@@ -44,7 +44,7 @@ export async function serverState(dataFolder: string): Promise<ServerState> {
 }
 
 /** undefined: no such file, or not even its pid is written yet. */
-export async function readPostmaster(dataFolder: string): Promise<Postmaster | undefined> {
+async function readPostmaster(dataFolder: string): Promise<Postmaster | undefined> {
   let text: string;
   try {
     text = await readFile(join(dataFolder, 'postmaster.pid'), 'utf8');

@@ -4,15 +4,23 @@ import type { JsonObject } from '../schemas/canonical.ts';
 import { formatEnvelope, parseEnvelope } from '../schemas/chain.ts';
 import { invariant } from '../schemas/errors.ts';
 import { byteaArray, hashArray, int8Array, textArray, uuidArray } from './columns.ts';
-import type { Quarantined, QuarantineReason, WarmEvent } from './ingest-plan.ts';
+import type { Decision, Quarantined, QuarantineReason, WarmEvent } from './ingest-plan.ts';
 import { statement, type Tx } from './pool.ts';
 
+// Under a block that a person has accepted nothing waits for a person any more, but for an intent: its effect may be real.
 const ADD = statement(
   'quarantine.add',
-  `INSERT INTO quarantine (trajectory_id, sequence_number, log_id, lsn, reason, sqlstate, detail, envelope, payload, cryptographic_hash)
-   SELECT u.trajectory_id, u.sequence_number, $1, u.lsn, u.reason, nullif(u.sqlstate, ''), u.detail, u.envelope, u.payload, u.hash
-   FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::text[], $9::bytea[], $10::bytea[])
-     AS u (trajectory_id, sequence_number, lsn, reason, sqlstate, detail, envelope, payload, hash)
+  `INSERT INTO quarantine (trajectory_id, sequence_number, log_id, lsn, reason, sqlstate, detail, envelope, payload,
+     cryptographic_hash, state, settled_at, settled_why)
+   SELECT u.trajectory_id, u.sequence_number, $1, u.lsn, u.reason, nullif(u.sqlstate, ''), u.detail, u.envelope, u.payload,
+     u.hash, CASE WHEN b.accepted_at IS NULL THEN 'held' ELSE 'accepted' END,
+     CASE WHEN b.accepted_at IS NULL THEN NULL ELSE varve_now() END,
+     CASE WHEN b.accepted_at IS NULL THEN NULL ELSE 'it came after its block was accepted' END
+   FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::text[], $9::bytea[],
+       $10::bytea[], $11::bigint[], $12::boolean[])
+     AS u (trajectory_id, sequence_number, lsn, reason, sqlstate, detail, envelope, payload, hash, token, is_intent)
+   LEFT JOIN blocks b ON b.trajectory_id = u.trajectory_id AND b.log_id = $1 AND b.reason = u.reason
+     AND u.token <= b.fencing_token AND NOT u.is_intent
    ON CONFLICT (log_id, lsn) DO NOTHING`,
 );
 
@@ -29,6 +37,8 @@ export async function addQuarantined(tx: Tx, log_id: string, rows: readonly Quar
     textArray(rows.map(({ event }) => formatEnvelope(event))),
     byteaArray(rows.map(({ event }) => event.payload_bytes)),
     hashArray(rows.map(({ event }) => event.cryptographic_hash)),
+    int8Array(rows.map(({ event }) => event.fencing_token)),
+    rows.map(({ event }) => event.event_type === 'ToolIntent'),
   ]);
 }
 
@@ -103,21 +113,24 @@ const DECIDE_UNPROVEN = statement(
      state = CASE WHEN u.proven THEN 'proven' ELSE q.state END,
      settled_at = CASE WHEN u.proven THEN varve_now() END,
      reason = CASE WHEN u.proven THEN q.reason ELSE 'fork' END
-   FROM unnest($2::uuid[], $3::bigint[], $4::boolean[]) AS u (trajectory_id, below, proven)
+   FROM unnest($2::uuid[], $3::bigint[], $4::boolean[], $5::bigint[]) AS u (trajectory_id, below, proven, after_lsn)
    WHERE q.trajectory_id = u.trajectory_id AND q.log_id = $1 AND q.state = 'held' AND q.reason = 'unproven'
-     AND q.sequence_number < u.below`,
+     AND q.sequence_number < u.below AND q.lsn > u.after_lsn`,
 );
 
-export type Decision = { readonly trajectory_id: string; readonly below: number; readonly proven: boolean };
-
 /** An event whose hash is known decides for the unproven ones before it in the same log. */
-export async function decideUnproven(tx: Tx, log_id: string, decisions: readonly Decision[]): Promise<void> {
+export async function decideUnproven(
+  tx: Tx,
+  log_id: string,
+  decisions: readonly (Decision & { readonly trajectory_id: string })[],
+): Promise<void> {
   if (decisions.length === 0) return;
   await tx.execute(DECIDE_UNPROVEN, [
     log_id,
     uuidArray(decisions.map(({ trajectory_id }) => trajectory_id)),
     int8Array(decisions.map(({ below }) => below)),
     decisions.map(({ proven }) => proven),
+    int8Array(decisions.map(({ after_lsn }) => after_lsn)),
   ]);
 }
 
@@ -125,13 +138,20 @@ export type HeldSummary = {
   readonly trajectory_id: string;
   readonly from_lsn: number;
   readonly reason: QuarantineReason;
+  /** Of those, the ones that are not settled. 0: a person has decided about all. */
   readonly events: number;
 };
 
+// What a person accepted or branched is still nowhere that the log's own events go on from, until the log adopts the
+// trajectory behind it: its worker must not take a later one for replicated.
 const HELD_SUMMARY = statement<HeldSummary>(
   'quarantine.held_summary',
-  `SELECT trajectory_id, min(lsn) AS from_lsn, (array_agg(reason ORDER BY lsn))[1] AS reason, count(*) AS events
-   FROM quarantine WHERE log_id = $1 AND state = 'held' GROUP BY trajectory_id ORDER BY trajectory_id LIMIT $2`,
+  `SELECT trajectory_id, min(lsn) AS from_lsn, (array_agg(reason ORDER BY lsn))[1] AS reason,
+     count(*) FILTER (WHERE state = 'held') AS events
+   FROM quarantine q WHERE log_id = $1 AND state IN ('held', 'accepted', 'branched')
+     AND (state = 'held' OR NOT EXISTS (SELECT 1 FROM anchors a
+       WHERE a.trajectory_id = q.trajectory_id AND a.log_id = q.log_id AND a.lsn > q.lsn))
+   GROUP BY trajectory_id ORDER BY trajectory_id LIMIT $2`,
 );
 
 /** What warm holds back of a log, one line for each trajectory. */

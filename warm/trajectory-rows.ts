@@ -1,9 +1,16 @@
-/** Rows of `trajectories`, with the part that one log has in them: read under lock, and advanced. */
+/**
+ * Rows of `trajectories`, with the part that one log has in them.
+ *
+ * They are read without a lock and advanced only if nobody has changed them since: a row lock of its own for every
+ * trajectory of a batch would be a second write of every row. What a batch was planned against is therefore in the
+ * WHERE of what it writes; if a row has moved meanwhile, the transaction is undone and the batch planned again.
+ */
 import type { TrajectoryId } from '../schemas/ids.ts';
 import { INITIAL_SUMMARY, type Summary } from '../schemas/summary.ts';
-import { hashArray, int4Array, int8Array, textArray, timestampArray, uuidArray } from './columns.ts';
+import { hashArray, int4Array, int8Array, jsonArray, textArray, timestampArray, uuidArray } from './columns.ts';
 import type { BlockReason, TrajectoryState } from './ingest-plan.ts';
-import { statement, type Tx } from './pool.ts';
+import { statement, type Tx, type Value } from './pool.ts';
+import { restored, storable } from './storable-text.ts';
 
 type StateRow = {
   readonly trajectory_id: TrajectoryId;
@@ -13,32 +20,55 @@ type StateRow = {
   readonly created_at: string | null;
   readonly fencing_token: number;
   readonly fence_token: number;
-  readonly fence_sequence_number: number;
+  /** Pairs of token and sequence number. */
+  readonly fences: readonly (readonly [number, number])[] | null;
   readonly waiting: number;
-  readonly summary: Summary | null;
   readonly block_reason: BlockReason | null;
   readonly block_token: number | null;
+  readonly anchor_lsn: number | null;
   readonly anchor_sequence: number | null;
-  readonly anchor_hash: string | null;
   readonly waiting_sequence: number | null;
 };
 
-// In id order, so that two batches that share trajectories never wait for each other in a circle.
-const LOCK_STATES = statement<StateRow>(
-  'trajectories.lock',
+const READ_STATES = statement<StateRow>(
+  'trajectories.read',
   `SELECT t.trajectory_id, t.last_sequence_number, encode(t.head_hash, 'hex') AS head_hash, t.turn, t.created_at,
-     t.fencing_token, t.fence_token, t.fence_sequence_number, t.waiting, t.summary,
+     t.fencing_token, t.fence_token, t.waiting,
+     CASE WHEN t.fence_token > 0 THEN (SELECT json_agg(json_build_array(f.fencing_token, f.sequence_number))
+       FROM fences f WHERE f.trajectory_id = t.trajectory_id) END AS fences,
      b.reason AS block_reason, b.fencing_token AS block_token,
-     a.sequence_number AS anchor_sequence, encode(a.cryptographic_hash, 'hex') AS anchor_hash,
-     CASE WHEN t.waiting > 0 THEN (SELECT max(q.sequence_number) FROM quarantine q WHERE q.trajectory_id = t.trajectory_id
-       AND q.log_id = $2 AND q.state = 'held' AND q.reason = 'waiting') END AS waiting_sequence
+     a.lsn AS anchor_lsn, a.sequence_number AS anchor_sequence,
+     CASE WHEN t.waiting > 0 THEN (SELECT q.sequence_number FROM quarantine q WHERE q.trajectory_id = t.trajectory_id
+       AND q.log_id = $2 AND q.state = 'held' AND q.reason = 'waiting' ORDER BY q.lsn DESC LIMIT 1) END AS waiting_sequence
    FROM trajectories t
    LEFT JOIN blocks b ON b.trajectory_id = t.trajectory_id AND b.log_id = $2
    LEFT JOIN anchors a ON a.trajectory_id = t.trajectory_id AND a.log_id = $2
-   WHERE t.trajectory_id = ANY ($1::uuid[])
-   ORDER BY t.trajectory_id
-   FOR UPDATE OF t`,
+   WHERE t.trajectory_id = ANY ($1::uuid[])`,
 );
+
+type SummaryRow = {
+  readonly trajectory_id: TrajectoryId;
+  readonly head_hash: string;
+  readonly summary: string | null;
+};
+
+const READ_SUMMARIES = statement<SummaryRow>(
+  'trajectories.read_summaries',
+  `SELECT trajectory_id, encode(head_hash, 'hex') AS head_hash, summary::text AS summary FROM trajectories
+   WHERE trajectory_id = ANY ($1::uuid[])`,
+);
+
+function summaryText(summary: Summary): string {
+  const text = JSON.stringify(summary);
+  if (!text.includes('\\u000')) return text;
+  return JSON.stringify(summary, (_, value: unknown) => (typeof value === 'string' ? storable(value) : value));
+}
+
+function parseSummary(text: string | null): Summary {
+  if (text === null) return INITIAL_SUMMARY;
+  if (!text.includes('\\u0001')) return JSON.parse(text) as Summary;
+  return JSON.parse(text, (_, value: unknown) => (typeof value === 'string' ? restored(value) : value)) as Summary;
+}
 
 const MAKE_ROWS = statement(
   'trajectories.make',
@@ -47,23 +77,63 @@ const MAKE_ROWS = statement(
    ON CONFLICT DO NOTHING`,
 );
 
-/** Locks the rows of these trajectories until the transaction ends, making those that are missing. */
-export async function lockStates(
+/** Makes the rows of trajectories that have none. */
+export async function makeRows(tx: Tx, ids: readonly TrajectoryId[]): Promise<void> {
+  if (ids.length > 0) await tx.execute(MAKE_ROWS, [uuidArray(ids.toSorted())]);
+}
+
+/** Summaries by trajectory, each valid for one head: what was written or read last. */
+export class SummaryCache {
+  readonly #byId = new Map<string, { readonly head: string; readonly summary: Summary }>();
+
+  get(trajectory_id: string, head_hash: string): Summary | undefined {
+    const cached = this.#byId.get(trajectory_id);
+    return cached?.head === head_hash ? cached.summary : undefined;
+  }
+
+  set(trajectory_id: string, head_hash: string, summary: Summary): void {
+    // Delete first: a map keeps the order of insertion, so its first key is the one not used for longest.
+    this.#byId.delete(trajectory_id);
+    this.#byId.set(trajectory_id, { head: head_hash, summary });
+    if (this.#byId.size <= CACHED_SUMMARIES_MAX) return;
+    const [oldest] = this.#byId.keys();
+    if (oldest !== undefined) this.#byId.delete(oldest);
+  }
+}
+
+/** About a kilobyte each. */
+const CACHED_SUMMARIES_MAX = 20_000;
+
+/** States of these trajectories as they are now, making rows that are missing. */
+export async function readStates(
   tx: Tx,
   log_id: string,
   ids: readonly TrajectoryId[],
+  cache: SummaryCache = new SummaryCache(),
 ): Promise<Map<TrajectoryId, TrajectoryState>> {
-  const sorted = uuidArray(ids.toSorted());
-  let rows = await tx.query(LOCK_STATES, [sorted, log_id]);
+  const all = uuidArray(ids.toSorted());
+  let rows = await tx.query(READ_STATES, [all, log_id]);
   if (rows.length < ids.length) {
-    await tx.execute(MAKE_ROWS, [sorted]);
-    rows = await tx.query(LOCK_STATES, [sorted, log_id]);
+    await makeRows(tx, ids);
+    rows = await tx.query(READ_STATES, [all, log_id]);
   }
-  return new Map(rows.map((row) => [row.trajectory_id, toState(row)]));
+  const unknown = rows.filter((row) => cache.get(row.trajectory_id, row.head_hash) === undefined);
+  if (unknown.length > 0) {
+    // Each is kept for the head that it is of: if a row moves between the two looks, the batch is planned again.
+    for (const row of await tx.query(READ_SUMMARIES, [uuidArray(unknown.map(({ trajectory_id }) => trajectory_id))])) {
+      cache.set(row.trajectory_id, row.head_hash, parseSummary(row.summary));
+    }
+  }
+  return new Map(
+    rows.map((row) => [
+      row.trajectory_id,
+      toState(row, cache.get(row.trajectory_id, row.head_hash) ?? INITIAL_SUMMARY),
+    ]),
+  );
 }
 
-function toState(row: StateRow): TrajectoryState {
-  const { block_reason, block_token, anchor_sequence, anchor_hash } = row;
+function toState(row: StateRow, summary: Summary): TrajectoryState {
+  const { block_reason, block_token, anchor_lsn, anchor_sequence } = row;
   return {
     trajectory_id: row.trajectory_id,
     last_sequence_number: row.last_sequence_number,
@@ -72,45 +142,96 @@ function toState(row: StateRow): TrajectoryState {
     created_ms: row.created_at === null ? 0 : Date.parse(row.created_at),
     fencing_token: row.fencing_token,
     fence_token: row.fence_token,
-    fence_sequence_number: row.fence_sequence_number,
-    summary: row.summary ?? INITIAL_SUMMARY,
+    fences: (row.fences ?? []).map(([fencing_token, sequence_number]) => ({ fencing_token, sequence_number })),
+    summary,
     block:
       block_reason === null || block_token === null ? undefined : { reason: block_reason, fencing_token: block_token },
     anchor:
-      anchor_sequence === null || anchor_hash === null
+      anchor_lsn === null || anchor_sequence === null
         ? undefined
-        : { sequence_number: anchor_sequence, cryptographic_hash: anchor_hash },
+        : { lsn: anchor_lsn, sequence_number: anchor_sequence },
     waiting_sequence: row.waiting_sequence ?? undefined,
     waiting: row.waiting,
   };
 }
 
-const ADVANCE = statement(
+/** `n`: the states behind a batch, and what they were planned against; parameters from `$from` on. */
+export function advanceSource(from: number): string {
+  const types = [
+    'uuid[]',
+    'bigint[]',
+    'bytea[]',
+    'int[]',
+    'timestamptz[]',
+    'bigint[]',
+    'int[]',
+    'json[]',
+    'text[]',
+    'text[]',
+    'text[]',
+    'text[]',
+    'text[]',
+    'bytea[]',
+    'int[]',
+    'bigint[]',
+    'bigint[]',
+  ];
+  return `unnest(${types.map((type, i) => `$${from + i}::${type}`).join(', ')})
+    AS n (trajectory_id, last_sequence_number, head_hash, turn, created_at, fencing_token, waiting, summary,
+      status, tenant, agent, model, model_version, before_hash, before_waiting, before_fence, before_sequence)`;
+}
+
+/** Parameters of `advanceSource`, in its order. */
+export function advanceColumns(advances: readonly Advance[]): Value[] {
+  // In id order, so that two batches that share trajectories do not wait for each other in a circle.
+  const sorted = advances.toSorted((a, b) => (a.after.trajectory_id < b.after.trajectory_id ? -1 : 1));
+  const after = sorted.map((advance) => advance.after);
+  const before = sorted.map((advance) => advance.before);
+  return [
+    uuidArray(after.map((state) => state.trajectory_id)),
+    int8Array(after.map((state) => state.last_sequence_number)),
+    hashArray(after.map((state) => state.head_hash)),
+    int4Array(after.map((state) => state.turn)),
+    timestampArray(after.map((state) => state.created_ms)),
+    int8Array(after.map((state) => state.fencing_token)),
+    int4Array(after.map((state) => state.waiting)),
+    jsonArray(after.map((state) => summaryText(state.summary))),
+    textArray(after.map((state) => state.summary.status)),
+    textArray(after.map((state) => storable(state.summary.tenant))),
+    textArray(after.map((state) => storable(state.summary.agent))),
+    textArray(after.map((state) => storable(state.summary.model))),
+    textArray(after.map((state) => storable(state.summary.model_version))),
+    hashArray(before.map((state) => state.head_hash)),
+    int4Array(before.map((state) => state.waiting)),
+    int8Array(before.map((state) => state.fence_token)),
+    int8Array(before.map((state) => state.last_sequence_number)),
+  ];
+}
+
+/** Advances rows that are as they were planned against, and no others. */
+export const ADVANCE_ROWS = `UPDATE trajectories t SET
+    last_sequence_number = n.last_sequence_number, head_hash = n.head_hash, turn = n.turn,
+    created_at = CASE WHEN n.last_sequence_number > 0 THEN n.created_at END, fencing_token = n.fencing_token, waiting = n.waiting, summary = n.summary, status = n.status, tenant = n.tenant,
+    agent = n.agent, model = n.model, model_version = n.model_version, updated_at = varve_now()
+  FROM n
+  WHERE t.trajectory_id = n.trajectory_id AND t.head_hash = n.before_hash AND t.waiting = n.before_waiting
+    AND t.fence_token = n.before_fence`;
+
+const ADVANCE = statement<{ readonly advanced: number }>(
   'trajectories.advance',
-  `UPDATE trajectories t SET
-     last_sequence_number = n.last_sequence_number, head_hash = n.head_hash, turn = n.turn, created_at = n.created_at,
-     fencing_token = n.fencing_token, waiting = n.waiting, summary = n.summary, status = n.summary ->> 'status',
-     tenant = n.summary ->> 'tenant', agent = n.summary ->> 'agent', model = n.summary ->> 'model',
-     model_version = n.summary ->> 'model_version', updated_at = varve_now()
-   FROM (SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::bytea[], $4::int[], $5::timestamptz[], $6::bigint[], $7::int[],
-       $8::text[]) AS u (trajectory_id, last_sequence_number, head_hash, turn, created_at, fencing_token, waiting, text)
-     CROSS JOIN LATERAL (SELECT u.text::jsonb AS summary) s) n
-   WHERE t.trajectory_id = n.trajectory_id`,
+  `WITH n AS (SELECT * FROM ${advanceSource(1)}), advanced AS (${ADVANCE_ROWS} RETURNING 1)
+   SELECT count(*) AS advanced FROM advanced`,
 );
 
-/** Writes the states behind a batch. Their rows are locked. */
-export async function advanceStates(tx: Tx, states: readonly TrajectoryState[]): Promise<void> {
-  if (states.length === 0) return;
-  await tx.execute(ADVANCE, [
-    uuidArray(states.map((state) => state.trajectory_id)),
-    int8Array(states.map((state) => state.last_sequence_number)),
-    hashArray(states.map((state) => state.head_hash)),
-    int4Array(states.map((state) => state.turn)),
-    timestampArray(states.map((state) => state.created_ms)),
-    int8Array(states.map((state) => state.fencing_token)),
-    int4Array(states.map((state) => state.waiting)),
-    textArray(states.map((state) => JSON.stringify(state.summary))),
-  ]);
+export type Advance = { readonly before: TrajectoryState; readonly after: TrajectoryState };
+
+/** Writes the states behind a batch. false: a row has moved since it was read, and nothing of this may stay. */
+export async function advanceStates(tx: Tx, advances: readonly Advance[], cache: SummaryCache): Promise<boolean> {
+  if (advances.length === 0) return true;
+  const [row] = await tx.query(ADVANCE, advanceColumns(advances));
+  if (row?.advanced !== advances.length) return false;
+  for (const { after } of advances) cache.set(after.trajectory_id, after.head_hash, after.summary);
+  return true;
 }
 
 const SET_BLOCKS = statement(
@@ -119,7 +240,7 @@ const SET_BLOCKS = statement(
    SELECT u.trajectory_id, $1, u.fencing_token, u.reason, u.sequence_number
    FROM unnest($2::uuid[], $3::bigint[], $4::text[], $5::bigint[]) AS u (trajectory_id, fencing_token, reason, sequence_number)
    ON CONFLICT (trajectory_id, log_id) DO UPDATE SET fencing_token = excluded.fencing_token, reason = excluded.reason,
-     sequence_number = excluded.sequence_number, since = varve_now()`,
+     sequence_number = excluded.sequence_number, since = varve_now(), accepted_at = NULL, branch_id = NULL`,
 );
 
 export type Block = {

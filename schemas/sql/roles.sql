@@ -22,11 +22,12 @@ BEGIN
 EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; -- another run was quicker
 END $$;
 
--- Making a partition is the owner's right; a sidecar may ask for it, and for nothing else that is his.
-ALTER FUNCTION varve_ensure_partition(uuid) SECURITY DEFINER;
-ALTER FUNCTION varve_ensure_partition(uuid) SET search_path FROM CURRENT;
-ALTER FUNCTION varve_ensure_days_ahead(int) SECURITY DEFINER;
-ALTER FUNCTION varve_ensure_days_ahead(int) SET search_path FROM CURRENT;
+-- Making a partition is the owner's right; a sidecar may ask for it, and for nothing else that is his. Temporary tables
+-- come last in the path, so that nobody's own can stand in for ours.
+DO $$ BEGIN
+    EXECUTE format('ALTER FUNCTION varve_ensure_partition(uuid) SECURITY DEFINER SET search_path = %I, pg_temp', current_schema());
+    EXECUTE format('ALTER FUNCTION varve_ensure_days_ahead(int) SECURITY DEFINER SET search_path = %I, pg_temp', current_schema());
+END $$;
 REVOKE EXECUTE ON FUNCTION varve_add_partition(text, uuid, uuid) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION varve_ensure_partition(uuid) FROM PUBLIC;
 REVOKE EXECUTE ON FUNCTION varve_ensure_days_ahead(int) FROM PUBLIC;

@@ -117,6 +117,7 @@ function opened(): HotLog {
 async function appendAround(log: HotLog, events: number, onlyMayFinish: boolean): Promise<void> {
   let left = events;
   let underWay = 0;
+  let answers = 0;
   let stopped = false;
   const writers = ids.map(async (id, n) => {
     if ((onlyMayFinish && !mayFinish(n)) || (await isFinished(log, n))) return;
@@ -131,15 +132,16 @@ async function appendAround(log: HotLog, events: number, onlyMayFinish: boolean)
         print(`error ${n} ${s} ${isVarveError(error) ? error.code : String(error)}`);
       } finally {
         underWay -= 1;
+        answers += 1;
       }
     }
   });
   const all = Promise.all(writers);
-  let answered = left;
+  let seen = 0;
   for (let waitedMs = 0; waitedMs < (stopped ? 10_000 : 30_000); waitedMs += 100) {
     if ((await Promise.race([all, sleep(100, 'waiting' as const)])) !== 'waiting') return;
-    if (answered !== left) waitedMs = 0;
-    answered = left;
+    if (answers !== seen) waitedMs = 0;
+    seen = answers;
   }
   stopped = true;
   print(`pending ${underWay}`);

@@ -6,7 +6,8 @@ import { spawnSync } from 'node:child_process';
 import type { Context } from 'mocha';
 
 export function skipAloud(context: Context, reason: string): never {
-  const title = context.test?.fullTitle() ?? 'a test';
+  // A hook's own title says "before all"; the suite's says what is not tested.
+  const title = context.test?.parent?.fullTitle() ?? 'a test';
   if (process.env['FAULT_STRICT'] === '1') throw new Error(`cannot run here: ${reason}`);
   console.log(`    SKIPPED ${title}: ${reason}`);
   return context.skip();

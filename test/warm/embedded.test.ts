@@ -4,18 +4,23 @@ import { spawn } from 'node:child_process';
 import { chmodSync, cpSync, existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { isVarveError } from '../../schemas/errors.ts';
-import { attachEmbedded, type EmbeddedServer, startEmbedded } from '../../warm/embedded.ts';
+import { attachEmbedded, type EmbeddedServer, startEmbedded, stopEmbedded } from '../../warm/embedded.ts';
 import { openPool, statement } from '../../warm/pool.ts';
 import { isAlive } from '../../warm/postmaster.ts';
 import { findServer } from '../../warm/server.ts';
 import { Child } from '../support/child.ts';
 import type { EmbeddedChildError, EmbeddedChildServer } from '../support/embedded-child.ts';
+import { eventually } from '../support/eventually.ts';
 import { TEST_SERVER } from '../support/postgres.ts';
 import { hasCommand, isRoot, skipAloud } from '../support/skip.ts';
 import { TempDirectory } from '../support/temp.ts';
 
 const CHILD = 'embedded-child.ts';
 const SETTING = statement<{ value: string }>('test.setting', 'SELECT current_setting($1) AS value');
+const SLEEPERS = statement<{ pid: number }>(
+  'test.sleepers',
+  `SELECT pid FROM pg_stat_activity WHERE wait_event = 'PgSleep'`,
+);
 const ROWS = statement<{ i: number }>('test.rows', 'SELECT i FROM kept ORDER BY i');
 
 async function settingsOf(server: EmbeddedServer, names: readonly string[]): Promise<Record<string, string>> {
@@ -37,6 +42,20 @@ async function rowsOf(server: EmbeddedServer): Promise<number[]> {
   return (await pool.lend((session) => session.query(ROWS))).map(({ i }) => i);
 }
 
+async function sleeperOf(server: EmbeddedServer): Promise<number> {
+  await using pool = await openPool(server.url, { max: 1 });
+  const { pid } = await eventually('a backend sleeps', async () => {
+    return (await pool.lend((session) => session.query(SLEEPERS)))[0];
+  });
+  return pid;
+}
+
+/** Field 6 of /proc/pid/stat (proc(5)); the name before it may hold blanks. */
+function terminalSessionOf(pid: number): number {
+  const stat = readFileSync(`/proc/${pid}/stat`, 'latin1');
+  return Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[3]);
+}
+
 /** What a starter in a process of its own found. */
 async function serverOf(child: Child): Promise<EmbeddedChildServer> {
   const line = await Promise.race([child.line('server '), child.line('error ')]);
@@ -45,7 +64,7 @@ async function serverOf(child: Child): Promise<EmbeddedChildServer> {
 }
 
 async function gone(pid: number): Promise<void> {
-  while (isAlive(pid)) await new Promise((resolve) => setTimeout(resolve, 5));
+  await eventually(`the end of process ${pid}`, () => !isAlive(pid) || undefined);
 }
 
 describe('warm/embedded', () => {
@@ -58,7 +77,7 @@ describe('warm/embedded', () => {
     folder = temp.join('warm');
   });
   after(async () => {
-    await (await attachEmbedded(folder))?.stop('immediate');
+    await stopEmbedded(folder, 'immediate');
     temp[Symbol.dispose]();
   });
 
@@ -95,7 +114,7 @@ describe('warm/embedded', () => {
     await second.stop();
     assert.equal(isAlive(first.pid), false);
     assert.equal(await attachEmbedded(folder), undefined);
-    await first.stop();
+    await stopEmbedded(folder);
   });
 
   it('lets nobody in but through its folder', async () => {
@@ -124,8 +143,8 @@ describe('warm/embedded', () => {
     }
   });
 
-  it('outlives a starter that is killed with kill -9', async () => {
-    await (await attachEmbedded(folder))?.stop('immediate');
+  it('outlives a starter that is killed with kill -9, and the end of its terminal', async () => {
+    await stopEmbedded(folder, 'immediate');
     await using starter = Child.start(CHILD, { folder, options: TEST_SERVER });
     const { pid, attached } = await serverOf(starter);
     assert.equal(attached, false);
@@ -133,6 +152,7 @@ describe('warm/embedded', () => {
     await starter.exited;
     const server = await startEmbedded(folder, TEST_SERVER);
     assert.deepEqual([server.attached, server.pid], [true, pid]);
+    if (process.platform === 'linux') assert.equal(terminalSessionOf(pid), pid);
     await exec(server, 'SELECT 1');
   });
 
@@ -151,7 +171,7 @@ describe('warm/embedded', () => {
       assert.deepEqual(made.toSorted(), ['data', 'postgres.log', 's']);
     } finally {
       for (const starter of starters) await starter[Symbol.asyncDispose]();
-      await (await attachEmbedded(fresh))?.stop('immediate');
+      await stopEmbedded(fresh, 'immediate');
     }
   });
 
@@ -193,7 +213,19 @@ describe('warm/embedded', () => {
     const server = await startEmbedded(folder, TEST_SERVER);
     await assert.rejects(exec(server, `SELECT 'hunter2'::int`), (error) => isVarveError(error, 'WARM_REFUSED_DATA'));
     await assert.rejects(exec(server, `DO $$ BEGIN RAISE EXCEPTION 'hunter2'; END $$`), isVarveError);
-    await server.stop('fast');
+    // Of a process that crashes PostgreSQL would log what it was doing.
+    const crashing = assert.rejects(exec(server, `SELECT pg_sleep(60), 'hunter2'`), (error) => {
+      return isVarveError(error, 'WARM_UNAVAILABLE');
+    });
+    process.kill(await sleeperOf(server), 'SIGKILL');
+    await crashing;
+    await eventually('the server has recovered', () =>
+      exec(server, 'SELECT 1').then(
+        () => true,
+        () => undefined,
+      ),
+    );
+    await server.stop('immediate');
     assert.doesNotMatch(readFileSync(join(folder, 'postgres.log'), 'utf8'), /hunter2/);
   });
 
@@ -286,7 +318,7 @@ describe('warm/embedded', () => {
           assert.deepEqual([attached, statSync(`/proc/${pid}`).uid], [false, uid]);
         }
         // Root stops it, and starts it as its owner.
-        await (await attachEmbedded(mine))?.stop('immediate');
+        await stopEmbedded(mine, 'immediate');
         const again = await startEmbedded(mine, TEST_SERVER);
         assert.equal(statSync(`/proc/${again.pid}`).uid, uid);
         await again.stop('immediate');

@@ -5,6 +5,7 @@ import { join } from 'node:path';
 import { type ErrorCode, isVarveError, VarveError } from '../../schemas/errors.ts';
 import { migrate, migrationPlan, readMigrations, requireMigrated, sqlFolder } from '../../warm/migrate.ts';
 import { openPool, statement, transaction } from '../../warm/pool.ts';
+import { eventually } from '../support/eventually.ts';
 import { createDatabase, type TestDatabase } from '../support/postgres.ts';
 import { TempDirectory } from '../support/temp.ts';
 
@@ -129,19 +130,18 @@ describe('warm/migrate', () => {
     const broken = 'CREATE TABLE two (i int);\nINSERT INTO nowhere VALUES (1);\n';
     await assert.rejects(migrate(database.pool, program(ONE, broken)), withCode('WARM_SQL', /migration 0002-step/));
     assert.equal(await tables(), 2);
+    const unrecorded = 'CREATE TABLE two (i int);\nALTER TABLE varve_migrations ADD CHECK (number < 2);\n';
+    await assert.rejects(migrate(database.pool, program(ONE, unrecorded)), withCode('WARM_CONSTRAINT'));
+    assert.equal(await tables(), 2);
     assert.deepEqual(await numbers(migrate(database.pool, program(ONE, TWO))), [2]);
   });
 
   it('can be killed inside a migration and run again', async () => {
     const slow = `${TWO}SELECT pg_sleep(60);\n`;
     const migrating = migrate(database.pool, program(ONE, slow));
-    const killing = (async () => {
-      for (;;) {
-        const [sleeper] = await database.pool.lend((session) => session.query(SLEEPERS));
-        if (sleeper === undefined) continue;
-        return await database.pool.lend((session) => session.exec(`SELECT pg_terminate_backend(${sleeper.pid})`));
-      }
-    })();
+    const killing = eventually('the migration sleeps', async () => {
+      return (await database.pool.lend((session) => session.query(SLEEPERS)))[0];
+    }).then(({ pid }) => database.pool.lend((session) => session.exec(`SELECT pg_terminate_backend(${pid})`)));
     await assert.rejects(migrating, (error) => isVarveError(error) && error.retry);
     await killing;
     assert.deepEqual(await numbers(migrate(database.pool, program(ONE, TWO))), [2]);

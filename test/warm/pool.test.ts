@@ -4,6 +4,7 @@ import { createServer } from 'node:net';
 import { type ErrorCode, isVarveError, VarveError } from '../../schemas/errors.ts';
 import { openPool, type Statement, statement, transaction, type WarmPool } from '../../warm/pool.ts';
 import { parseInt8, parseTimestamptz } from '../../warm/values.ts';
+import { eventually } from '../support/eventually.ts';
 import { createDatabase, type TestDatabase } from '../support/postgres.ts';
 
 const SECRET = 'hunter2';
@@ -129,7 +130,7 @@ describe('warm/pool', () => {
       await using other = await openPool(database.url, { max: 1 });
       const [row] = await other.lend((session) => session.query(PID));
       await exec(`SELECT pg_terminate_backend(${row?.pid})`);
-      while (other.counts.lost === 0) await new Promise((resolve) => setTimeout(resolve, 5));
+      await eventually('the connection is lost', () => other.counts.lost || undefined);
       assert.deepEqual(other.counts, { open: 0, idle: 0, waiting: 0, lost: 1 });
       assert.notEqual((await other.lend((session) => session.query(PID)))[0]?.pid, row?.pid);
     });
@@ -164,6 +165,17 @@ describe('warm/pool', () => {
           assert.doesNotMatch(textOf(error), new RegExp(SECRET));
           return withCode(code)(error);
         });
+      }
+    });
+
+    it('refuses options that are no limits', async () => {
+      for (const options of [
+        { max: 0 },
+        { statementTimeoutMs: -1 },
+        { lockTimeoutMs: 0.5 },
+        { connectTimeoutMs: NaN },
+      ]) {
+        await assert.rejects(openPool(database.url, options), withCode('INVALID_OPTION'));
       }
     });
 

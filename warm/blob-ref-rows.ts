@@ -1,0 +1,39 @@
+/** Rows of `blob_refs`: which events, in warm or in quarantine, refer to which blob. */
+import { stubsOf } from '../schemas/stubs.ts';
+import { hashArray, int8Array, uuidArray } from './columns.ts';
+import type { WarmEvent } from './ingest-plan.ts';
+import { statement, type Tx, type Value } from './pool.ts';
+
+export const BLOB_REF_PARAMETERS = 3;
+
+/** Adds the rows of `blobRefColumns`; parameters from `$from` on. */
+export function addBlobRefsSql(from: number): string {
+  return `INSERT INTO blob_refs (sha256, trajectory_id, sequence_number)
+    SELECT * FROM unnest($${from}::bytea[], $${from + 1}::uuid[], $${from + 2}::bigint[]) ON CONFLICT DO NOTHING`;
+}
+
+/** Parameters of `addBlobRefsSql`, in its order. */
+export function blobRefColumns(events: readonly WarmEvent[]): Value[] {
+  const refs = events.flatMap((event) => {
+    if (!hasStub(event)) return [];
+    const { trajectory_id, sequence_number } = event;
+    return stubsOf(event.payload).map(({ sha256 }) => ({ sha256, trajectory_id, sequence_number }));
+  });
+  return [
+    hashArray(refs.map(({ sha256 }) => sha256)),
+    uuidArray(refs.map(({ trajectory_id }) => trajectory_id)),
+    int8Array(refs.map(({ sequence_number }) => sequence_number)),
+  ];
+}
+
+const ADD = statement('blob_refs.add', addBlobRefsSql(1));
+
+export async function addBlobRefs(tx: Tx, events: readonly WarmEvent[]): Promise<void> {
+  const stubbed = events.filter(hasStub);
+  if (stubbed.length > 0) await tx.execute(ADD, blobRefColumns(stubbed));
+}
+
+/** May its payload hold a stub? */
+export function hasStub({ payload_bytes: { buffer, byteOffset, byteLength } }: WarmEvent): boolean {
+  return Buffer.from(buffer, byteOffset, byteLength).includes('"$blob":');
+}
