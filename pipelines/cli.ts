@@ -1,6 +1,10 @@
 /** The commands of `varve`: names, options, help. What they do is in files of their own. */
-import { Command, InvalidArgumentError } from 'commander';
+import { Command } from 'commander';
 import { benchDisk } from './bench-disk.ts';
+import { addImport } from './cli/import.ts';
+import { addLooks } from './cli/look.ts';
+import { type ConfigFlag, fileOf, positive, whole } from './cli/options.ts';
+import { addQuarantine } from './cli/quarantine.ts';
 import { loadConfig } from './config.ts';
 import { runMigrate } from './run-migrate.ts';
 import { runSidecar } from './run-sidecar.ts';
@@ -69,6 +73,10 @@ export function buildProgram(signal: AbortSignal): Command {
       process.exitCode = await showStatus(config, options.json === true);
     });
 
+  addLooks(program, signal);
+  addImport(program, signal);
+  addQuarantine(program, signal);
+
   program
     .command('config')
     .description('what is in force, and where it came from')
@@ -92,24 +100,9 @@ export function buildProgram(signal: AbortSignal): Command {
   return program;
 }
 
-type ConfigFlag = { readonly config?: string };
 type SidecarFlags = ConfigFlag & {
   readonly hot?: string;
   readonly port?: number;
   readonly drain?: boolean;
   readonly once?: string;
 };
-
-function fileOf({ config }: ConfigFlag): { file?: string } {
-  return config === undefined ? {} : { file: config };
-}
-
-function whole(text: string): number {
-  return text === '0' ? 0 : positive(text);
-}
-
-function positive(text: string): number {
-  const value = Number(text);
-  if (Number.isSafeInteger(value) && value > 0) return value;
-  throw new InvalidArgumentError('a whole number from 1 is needed.');
-}

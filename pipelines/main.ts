@@ -41,5 +41,7 @@ async function run(): Promise<number> {
       return ERROR_CODES[error.code].exit;
     }
   }
-  return received === undefined ? 0 : 128 + constants.signals[received];
+  // What a command has set itself: 3, 4 or 5 with an answer.
+  const answered = Number(process.exitCode ?? 0);
+  return received === undefined ? answered : 128 + constants.signals[received];
 }

@@ -1,4 +1,5 @@
 /** Tables and JSON for people and scripts, on standard output. */
+import { once } from 'node:events';
 
 export type Cell = string | number | null | undefined;
 
@@ -21,4 +22,9 @@ export function printJson(value: unknown): void {
 
 export function print(text: string): void {
   process.stdout.write(text);
+}
+
+/** For output of any length: resolves when there is room for more, so that a slow reader fills no memory. */
+export async function printFlowing(text: string): Promise<void> {
+  if (!process.stdout.write(text)) await once(process.stdout, 'drain');
 }

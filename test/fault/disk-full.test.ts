@@ -12,10 +12,11 @@ import type { HotLogOptions } from '../../hot/options.ts';
 import type { TrajectoryId } from '../../schemas/ids.ts';
 import { KIB, MIB } from '../../schemas/limits.ts';
 import type { Step } from '../support/append-child.ts';
-import { checkLog } from '../support/check-log.ts';
+import { checkLog, missingIn, type Place } from '../support/check-log.ts';
+import { Child } from '../support/child.ts';
 import { Mount, makeImage, whyNoLoopDisk } from '../support/disk.ts';
 import { FailingDisk, type Fault, whyNoShim } from '../support/eio-shim.ts';
-import { FaultLog } from '../support/fault-log.ts';
+import { FaultLog, TailLines } from '../support/fault-log.ts';
 import { summarize } from '../support/scale.ts';
 import { skipAloud } from '../support/skip.ts';
 import { TempDirectory } from '../support/temp.ts';
@@ -53,8 +54,8 @@ describe('a full disk', () => {
       { do: 'close' },
     ]);
     await writer.line('done append', 60_000);
-    const second = writer.lines.length;
-    await writer.line('done append', 30_000, second);
+    const first = writer.lines.indexOf('done append');
+    await writer.line('done append', 30_000, first + 1);
     rmSync(filler);
     writer.send('space');
     const { code } = await writer.exit();
@@ -74,7 +75,12 @@ describe('a full disk', () => {
     const log = new FaultLog(`${disk.at}/log`, directory.join('ids'), 64);
     // Small buffers: the disk fills while tables are flushed.
     const options = { ...NO_BUDGET, writeBufferBytes: 512 * KIB };
-    await using writer = log.start([{ do: 'open', options }, { do: 'append', events: null }, { do: 'die' }]);
+    await using writer = log.start([
+      { do: 'open', options },
+      { do: 'append', events: null },
+      { do: 'append', events: 200 },
+      { do: 'die' },
+    ]);
     await writer.exit();
     failsStop(writer.lines);
     // While the disk is full opening may fail, but not by destroying anything.
@@ -93,7 +99,7 @@ describe('a failing disk', () => {
   });
 
   const WAL = '.log';
-  const faults: readonly (Fault & { readonly options?: HotLogOptions; readonly events?: number })[] = [
+  const faults: readonly (Fault & { readonly options?: HotLogOptions })[] = [
     { call: 'sync', how: 'EIO', count: 1, file: WAL },
     { call: 'sync', how: 'EIO', count: 0, file: WAL },
     { call: 'sync', how: 'lost', count: 1, file: WAL },
@@ -124,12 +130,16 @@ describe('a failing disk', () => {
         { do: 'append', events: 200 },
         { do: 'die' },
       ];
+      const tail = new TailLines();
+      await using reader = Child.start('tail-child.ts', log.directory, { onLine: (line) => tail.take(line) });
       await using writer = log.start(steps, { env: disk.env });
-      const { signal } = await writer.exit(60_000);
+      const { signal } = await writer.exit(90_000);
+      await reader.exited;
       assert.equal(signal, 'SIGKILL', `${writer.lines.at(-1)} ${writer.stderr}`);
       assert.ok(disk.hits > 0, 'the fault never happened');
       failsStop(writer.lines);
-      await resolvesUnknownOutcomes(log, writer.lines);
+      assert.ok(tail.received.length > 0, 'the tail reader never received anything');
+      await resolvesUnknownOutcomes(log, writer.lines, tail.received);
       await log.recover(options);
       summarize({ disk_faults: 1 });
     });
@@ -154,11 +164,15 @@ function failsStop(lines: readonly string[]): void {
   const codes = new Set(failed.filter((line) => line.startsWith('error ')).map((line) => line.split(' ')[3] as string));
   for (const code of codes) assert.ok(FAILED.has(code), `an append after the failure was refused with ${code}`);
   const rounds = failed.filter((line) => line === 'done append').length;
-  assert.ok(rounds >= 1, 'the failed log was not asked again');
+  assert.ok(rounds >= 2, 'the failed log was not asked again');
 }
 
 /** Repeats every append that had no acknowledgement, with its number; each event is then there exactly once. */
-async function resolvesUnknownOutcomes(log: FaultLog, lines: readonly string[]): Promise<void> {
+async function resolvesUnknownOutcomes(
+  log: FaultLog,
+  lines: readonly string[],
+  received: readonly Place[],
+): Promise<void> {
   const unknown = lines.flatMap((line) => {
     const [word, n, s] = line.split(' ');
     if (word !== 'error') return [];
@@ -169,6 +183,7 @@ async function resolvesUnknownOutcomes(log: FaultLog, lines: readonly string[]):
   const reopened = await HotLog.open(log.directory, { ...NO_BUDGET, tail: false });
   try {
     await checkLog(reopened, log.ids, log.acknowledged);
+    assert.deepEqual(await missingIn(reopened, received), [], 'records that a tail reader was shown are gone');
     for (const { n, s } of unknown) {
       const id = log.ids[n] as TrajectoryId;
       const result = await reopened.append(id, eventFor(n, s), { at: s });

@@ -7,15 +7,16 @@
  * something, or it would prove nothing.
  */
 import assert from 'node:assert/strict';
+import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { inspect } from 'node:util';
 import { HotLog } from '../../hot/log.ts';
 import type { HotLogOptions } from '../../hot/options.ts';
 import { KIB, MIB } from '../../schemas/limits.ts';
-import { checkLog } from '../support/check-log.ts';
+import { checkLog, missingIn, type Place } from '../support/check-log.ts';
 import { Child } from '../support/child.ts';
 import { copyImage, Mount, makeImage, standsStill, whyNoLoopDisk } from '../support/disk.ts';
-import { FaultLog } from '../support/fault-log.ts';
+import { FaultLog, TailLines } from '../support/fault-log.ts';
 import { runs, summarize } from '../support/scale.ts';
 import { seededRandom } from '../support/seed.ts';
 import { skipAloud } from '../support/skip.ts';
@@ -57,8 +58,6 @@ describe('power cut', () => {
   });
 });
 
-type Place = readonly [lsn: bigint, hash: string];
-
 type Counts = {
   readonly acknowledged: number;
   readonly received: number;
@@ -70,18 +69,12 @@ type Counts = {
 async function cutOnce(afterMs: number, options: HotLogOptions): Promise<Counts> {
   using directory = new TempDirectory('cut');
   makeImage(directory.join('image'), IMAGE_BYTES);
-  const received: Place[] = [];
+  const tail = new TailLines();
   let log: FaultLog;
   {
     using live = new Mount(directory.join('image'), directory.join('live'));
-    log = new FaultLog(directory.join('live', ...LOG), directory.join('ids'), 200);
-    const tail = Child.start('tail-child.ts', log.directory, {
-      onLine: (line) => {
-        const [word, lsn, hash] = line.split(' ');
-        if (word === 'received') received.push([BigInt(lsn as string), hash as string]);
-      },
-    });
-    await using reader = tail;
+    log = new FaultLog(join(live.at, ...LOG), directory.join('ids'), 200);
+    await using reader = Child.start('tail-child.ts', log.directory, { onLine: (line) => tail.take(line) });
     await reader.line('started');
     await using writer = log.start([
       { do: 'open', options },
@@ -96,30 +89,25 @@ async function cutOnce(afterMs: number, options: HotLogOptions): Promise<Counts>
     writer.kill('SIGKILL');
     reader.kill('SIGKILL');
     await Promise.all([writer.exited, reader.exited]);
-    void live;
   }
   using dead = new Mount(directory.join('cut'), directory.join('dead'));
-  return await holdAgainst(log, dead.at, received);
+  return await holdAgainst(log, dead.at, tail.received);
 }
 
 /** Opens what the disk holds and counts what should be in it and is not. */
 async function holdAgainst(log: FaultLog, at: string, received: readonly Place[]): Promise<Counts> {
   const counts = { acknowledged: log.acknowledged.length, received: received.length };
-  const hashes = new Map<bigint, string>();
-  const recovered = await HotLog.open([at, ...LOG].join('/'), { create: false, tail: false }).catch(
+  const recovered = await HotLog.open(join(at, ...LOG), { create: false, tail: false }).catch(
     (error: unknown) => error,
   );
   if (!(recovered instanceof HotLog))
     return { ...counts, recovered: 0, lost: counts.acknowledged, why: inspect(recovered) };
   try {
-    for await (const record of recovered.readLog()) {
-      if (record.kind !== 'trimmed') hashes.set(record.lsn, record.hash);
-    }
-    const shown = log.acknowledged.map(({ lsn, cryptographic_hash }): Place => [lsn, cryptographic_hash]);
-    const lost = [...shown, ...received].filter(([lsn, hash]) => hashes.get(lsn) !== hash);
+    const acknowledged = log.acknowledged.map(({ lsn, cryptographic_hash }): Place => [lsn, cryptographic_hash]);
+    const lost = await missingIn(recovered, [...acknowledged, ...received]);
     const why = `lost: LSN ${lost.slice(0, 3).map(String).join('; ')}`;
     if (lost.length === 0) await checkLog(recovered, log.ids, log.acknowledged);
-    return { ...counts, recovered: hashes.size, lost: lost.length, why };
+    return { ...counts, recovered: Number(recovered.durableLsn), lost: lost.length, why };
   } finally {
     await recovered.close();
   }

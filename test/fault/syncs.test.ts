@@ -85,9 +85,10 @@ async function traced(options: HotLogOptions) {
   return { broken, acknowledged: acknowledgements.length, syncs, blobs };
 }
 
-/** A write to stdout that starts with `ack`. */
+/** A write to stdout that starts with `ack`; not one that failed because the pipe was full, which is repeated. */
 function acknowledgementOf(call: Call): { key: string; call: Call }[] {
-  const text = call.name === 'write' && call.args.startsWith('1<') ? /"(ack [^"\\]*)/.exec(call.args)?.[1] : undefined;
+  const isOutput = call.name === 'write' && call.args.startsWith('1<') && call.result > 0;
+  const text = isOutput ? /"(ack [^"\\]*)/.exec(call.args)?.[1] : undefined;
   return text === undefined ? [] : acknowledgedIn([text]).map((one) => ({ key: keyOf(one), call }));
 }
 

@@ -1,0 +1,48 @@
+/** Options that many commands share, and how their texts become values. */
+import { InvalidArgumentError } from 'commander';
+import type { TrajectoryId } from '../../schemas/ids.ts';
+import { parseTrajectoryId } from '../../schemas/ids.ts';
+
+export type ConfigFlag = { readonly config?: string };
+export type JsonFlag = { readonly json?: boolean };
+
+export function fileOf({ config }: ConfigFlag): { file?: string } {
+  return config === undefined ? {} : { file: config };
+}
+
+export function whole(text: string): number {
+  return text === '0' ? 0 : positive(text);
+}
+
+export function positive(text: string): number {
+  const value = Number(text);
+  if (Number.isSafeInteger(value) && value > 0) return value;
+  throw new InvalidArgumentError('a whole number from 1 is needed.');
+}
+
+export function trajectory(text: string): TrajectoryId {
+  try {
+    return parseTrajectoryId(text);
+  } catch {
+    throw new InvalidArgumentError('the id of a trajectory is needed, a lower-case UUIDv7.');
+  }
+}
+
+/** The number of a row of quarantine, or a trajectory. */
+export function rowOrTrajectory(text: string): number | TrajectoryId {
+  return /^\d{1,15}$/.test(text) ? positive(text) : trajectory(text);
+}
+
+const REASONS = ['gap', 'fork', 'poison', 'fenced', 'waiting', 'unproven'] as const;
+
+export function reason(text: string): (typeof REASONS)[number] {
+  const found = REASONS.find((name) => name === text);
+  if (found !== undefined) return found;
+  throw new InvalidArgumentError(`one of ${REASONS.join(', ')} is needed.`);
+}
+
+export function instant(text: string): string {
+  const ms = Date.parse(text);
+  if (!Number.isNaN(ms)) return new Date(ms).toISOString();
+  throw new InvalidArgumentError('a time such as 2025-11-30T12:00:00Z is needed.');
+}
