@@ -241,11 +241,21 @@ function shredKnown(event_type: KnownEventType, payload: JsonObject): Partial<Sh
       return { tool_call_id, tool_name: text('tool_name') };
     case 'ToolResult': {
       const [status, settled_by] = [text('status'), text('settled_by')];
-      return { tool_call_id, tool_name: text('tool_name'), status, settled_by, duration_ms: numberOf(payload['duration_ms']) };
+      return {
+        tool_call_id,
+        tool_name: text('tool_name'),
+        status,
+        settled_by,
+        duration_ms: numberOf(payload['duration_ms']),
+      };
     }
     case 'TaskFinished': {
       const outcome = objectOf(payload['outcome']) ?? {};
-      return { status: text('status'), reward: numberOf(outcome['reward']), verifier: stringOf(outcome['verifier']) ?? null };
+      return {
+        status: text('status'),
+        reward: numberOf(outcome['reward']),
+        verifier: stringOf(outcome['verifier']) ?? null,
+      };
     }
     case 'ContextBuilt':
     case 'Checkpoint':

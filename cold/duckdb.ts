@@ -1,0 +1,189 @@
+/**
+ * DuckDB, behind one file: the only place that imports the binding.
+ *
+ * An instance lives in memory, beside files that it is told to read and write. It never loads or installs an extension,
+ * spills to a folder of its caller, and keeps its settings. Time is UTC. The order in which rows are read is the order
+ * in which they are written, whatever the number of threads.
+ *
+ * Values: BIGINT and wider integers are bigint (`safeNumber` makes a number of one, or throws); TIMESTAMPTZ and DATE are
+ * Date, exact to the millisecond; lists are arrays, structs objects, BLOBs Uint8Array.
+ *
+ * Errors leave as VarveErrors. DuckDB's own text may quote what a file holds, so it is only their `cause`.
+ */
+import { type DuckDBConnection, DuckDBInstance, type JS } from '@duckdb/node-api';
+import { type ErrorCode, VarveError } from '../schemas/errors.ts';
+import { MIB } from '../schemas/limits.ts';
+import { refuseAborted } from './body.ts';
+
+export type DuckDbOptions = {
+  /** Folder for what does not fit into memory. Made where it is missing. */
+  readonly tempDir: string;
+  /**
+   * What DuckDB may hold, in bytes; then it spills, or COLD_OUT_OF_MEMORY. The process takes more: allocators keep what
+   * was freed. @default 256 MiB
+   */
+  readonly memoryLimitBytes?: number | undefined;
+  /** More than one makes scans faster and files no longer reproducible. @default 1 */
+  readonly threads?: number | undefined;
+};
+
+export type DuckValue = JS;
+export type DuckRow = { readonly [column: string]: DuckValue };
+export type DuckParameter = string | number | bigint | boolean | null;
+
+export type QueryOptions = {
+  readonly values?: readonly DuckParameter[] | undefined;
+  /** Interrupts the statement. */
+  readonly signal?: AbortSignal | undefined;
+};
+
+const DEFAULTS = { memoryLimitBytes: 256 * MIB, threads: 1 } as const;
+
+export class DuckDb implements AsyncDisposable {
+  readonly #instance: DuckDBInstance;
+  readonly #connection: DuckDBConnection;
+  #closed = false;
+  /** Statements run one after the other: an interrupt would hit whichever is under way. */
+  #last: Promise<unknown> = Promise.resolve();
+
+  private constructor(instance: DuckDBInstance, connection: DuckDBConnection) {
+    this.#instance = instance;
+    this.#connection = connection;
+  }
+
+  /** @throws VarveError COLD_SQL: an option that DuckDB does not take */
+  static async open(options: DuckDbOptions): Promise<DuckDb> {
+    const memoryLimitBytes = options.memoryLimitBytes ?? DEFAULTS.memoryLimitBytes;
+    try {
+      const instance = await DuckDBInstance.create(':memory:', {
+        autoinstall_known_extensions: 'false',
+        autoload_known_extensions: 'false',
+        allow_community_extensions: 'false',
+        memory_limit: `${Math.floor(memoryLimitBytes / 1024)}KiB`,
+        threads: String(options.threads ?? DEFAULTS.threads),
+        temp_directory: options.tempDir,
+        preserve_insertion_order: 'true',
+      });
+      const connection = await instance.connect();
+      await connection.run("SET TimeZone = 'UTC'; SET lock_configuration = true");
+      return new DuckDb(instance, connection);
+    } catch (error) {
+      throw coldError(error);
+    }
+  }
+
+  /** What a COPY writes is in its file when this resolves, but not yet durable. */
+  async run(sql: string, options: QueryOptions = {}): Promise<void> {
+    await this.#exclusively(options, async (values) => {
+      await this.#connection.run(sql, values);
+    });
+  }
+
+  /** All rows at once. */
+  async rows<Row extends DuckRow = DuckRow>(sql: string, options: QueryOptions = {}): Promise<Row[]> {
+    return await this.#exclusively(options, async (values) => {
+      const reader = await this.#connection.runAndReadAll(sql, values);
+      return reader.getRowObjectsJS() as unknown as Row[];
+    });
+  }
+
+  /** The rows in blocks of at most 2,048, as DuckDB makes them. No other statement runs until it ends. */
+  async *blocks<Row extends DuckRow = DuckRow>(sql: string, options: QueryOptions = {}): AsyncGenerator<Row[], void> {
+    const turn = this.#takeTurn();
+    await turn.before;
+    try {
+      const result = await this.#guarded(options, (values) => this.#connection.stream(sql, values));
+      const blocks = result.yieldRowObjectJs();
+      for (;;) {
+        const next = await this.#guarded(options, () => blocks.next());
+        if (next.done === true) return;
+        yield next.value as unknown as Row[];
+      }
+    } finally {
+      turn.end();
+    }
+  }
+
+  /** Idempotent. Waits for the statement under way. */
+  async close(): Promise<void> {
+    const turn = this.#takeTurn();
+    await turn.before;
+    if (!this.#closed) {
+      this.#closed = true;
+      this.#connection.closeSync();
+      this.#instance.closeSync();
+    }
+    turn.end();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  async #exclusively<T>(options: QueryOptions, work: (values: DuckParameter[]) => Promise<T>): Promise<T> {
+    const turn = this.#takeTurn();
+    await turn.before;
+    try {
+      return await this.#guarded(options, work);
+    } finally {
+      turn.end();
+    }
+  }
+
+  async #guarded<T>(options: QueryOptions, work: (values: DuckParameter[]) => Promise<T>): Promise<T> {
+    const { signal, values = [] } = options;
+    refuseAborted(signal);
+    if (this.#closed) throw new VarveError('COLD_CLOSED', 'this instance of DuckDB is closed');
+    const interrupt = () => this.#connection.interrupt();
+    signal?.addEventListener('abort', interrupt, { once: true });
+    try {
+      return await work([...values]);
+    } catch (error) {
+      refuseAborted(signal);
+      throw coldError(error);
+    } finally {
+      signal?.removeEventListener('abort', interrupt);
+    }
+  }
+
+  #takeTurn(): { readonly before: Promise<unknown>; readonly end: () => void } {
+    const before = this.#last;
+    let end: () => void = () => undefined;
+    this.#last = new Promise<void>((resolve) => {
+      end = resolve;
+    });
+    return { before, end };
+  }
+}
+
+/** A text as a literal of SQL: for COPY and table functions, which take no parameters. */
+export function sqlText(text: string): string {
+  if (text.includes('\0')) throw new VarveError('INVALID_OPTION', 'a literal of SQL cannot hold U+0000');
+  return `'${text.replaceAll("'", "''")}'`;
+}
+
+/** A 64-bit integer as a number. @throws VarveError COLD_FILE_DIFFERS past 2^53 − 1, where it would be another one */
+export function safeNumber(value: DuckValue | undefined): number {
+  const number = typeof value === 'bigint' ? Number(value) : value;
+  if (typeof number === 'number' && Number.isSafeInteger(number)) return number;
+  throw new VarveError('COLD_FILE_DIFFERS', `an integer up to 2^53 − 1 was expected, not a ${typeof value}`);
+}
+
+/** DuckDB names the kind of an error only in its text; this table is all that reads it. */
+const KINDS: readonly (readonly [RegExp, ErrorCode, string])[] = [
+  [/No space left on device|failed to offload|max_temp_directory_size/i, 'COLD_DISK_FULL', 'the disk is full'],
+  [/^Out of Memory Error/, 'COLD_OUT_OF_MEMORY', 'the memory limit is too small for this'],
+  [/^IO Error|^Permission Error|too small to be a Parquet|No magic bytes/, 'COLD_FILE_UNREADABLE', 'a file'],
+  [/^(INTERNAL|FATAL) Error/, 'COLD_ENGINE_FAILED', 'DuckDB failed in itself'],
+];
+
+const ANY_OTHER = [/(?:)/, 'COLD_SQL', 'refused'] as const;
+
+function coldError(error: unknown): unknown {
+  if (!(error instanceof Error) || error instanceof VarveError) return error;
+  const kind = /^([A-Za-z ]+ Error):/.exec(error.message)?.[1] ?? 'error';
+  const [, code, text] = KINDS.find(([pattern]) => pattern.test(error.message)) ?? ANY_OTHER;
+  // The first line of an IO error names the file and the reason, and nothing of its content.
+  const more = kind === 'IO Error' ? `: ${(error.message.split('\n')[0] as string).slice(0, 400)}` : '';
+  return new VarveError(code, `DuckDB, ${kind}: ${text}${more}`, { kind }, error);
+}

@@ -1,0 +1,290 @@
+/**
+ * A data file: rows → temporary lines of JSON → DuckDB → Parquet with zstd, in a scratch folder.
+ *
+ * DuckDB parses the lines faster than it takes rows in any other way, and it holds one row group at a time: rows come
+ * in order and leave in order, on one thread, without a sort. So the same rows give the same bytes, however they were
+ * handed over (with one version of DuckDB; its name is in the footer), and memory does not grow with the file.
+ *
+ *   row groups     at most `rowGroupSize` rows and what is left of the block under way: DuckDB hands over 2,048 rows, or
+ *                  fewer where they fill its read buffer, and closes a group at the first block that reaches the size
+ *
+ * Nothing of a file may be used before `finish` has resolved; what a crash leaves is a scratch folder.
+ */
+import { createHash } from 'node:crypto';
+import { createReadStream } from 'node:fs';
+import { type FileHandle, mkdtemp, open, rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { invariant, VarveError } from '../schemas/errors.ts';
+import { KIB, MIB } from '../schemas/limits.ts';
+import { refuseAborted } from './body.ts';
+import { COLUMN_NAMES, COLUMN_TYPES, lineOf } from './columns.ts';
+import { type DuckDb, safeNumber, sqlText } from './duckdb.ts';
+import { FILE_MODE, fileError, makeFolder } from './files.ts';
+import type { CallOptions } from './object-store.ts';
+import { type Expected, type OpenSegment, type Partition, RowCheck, type Run } from './row-check.ts';
+import { SEGMENTS_MAX, type Segment, type SegmentList } from './segments.ts';
+import { partitionFolder } from './slug.ts';
+
+/** Longest line of JSON, in bytes: a payload of 1 MiB whose every byte is escaped, and JSON pointers. */
+const LINE_BYTES_MAX = 16 * MIB;
+/** DuckDB reads in buffers of twice the longest object that it is told of; smaller ones make small blocks. */
+const OBJECT_BYTES_MIN = 4 * MIB;
+const WRITE_BYTES = MIB;
+/** −16 % of size for +40 % of CPU against zstd's default of 3; 19 costs 30 times as much. The files stay for years. */
+const ZSTD_LEVEL = 9;
+/** Payload bytes that a row group may hold while it is being built. */
+const ROW_GROUP_BYTES = 16 * MIB;
+const ROW_GROUP_MIN = 16;
+/** Larger ones save half a percent, and make the lookup of one trajectory seven times slower. */
+const ROW_GROUP_MAX = 10_240;
+/** A file is worth finishing at this many bytes of JSON, or when its segments are half of what it may have. */
+const FULL_BYTES = 1024 * MIB;
+
+export const SCRATCH_PREFIX = 'varve-parquet-';
+
+/** A finished file in its scratch folder, and all that is known of it. */
+export type LocalFile = {
+  readonly path: string;
+  /** Hex; its name. */
+  readonly sha256: string;
+  /** Key of the object relative to the table, without its ending. */
+  readonly stem: string;
+  readonly partition: Partition;
+  readonly expected: Expected;
+  readonly list: SegmentList;
+  /** Smallest and largest of the columns that the table log has statistics of. */
+  readonly range: FileRange;
+};
+
+export type FileRange = {
+  readonly sequence_number: readonly [number, number];
+  readonly created_at: readonly [string, string];
+};
+
+export class ParquetWriter implements AsyncDisposable {
+  readonly #duck: DuckDb;
+  readonly #folder: string;
+  readonly #lines: FileHandle;
+  readonly #check = new RowCheck();
+  #pending: string[] = [];
+  #pendingChars = 0;
+  #bytes = 0;
+  #longestLine = 0;
+  #largestPayload = 0;
+  #range: FileRange | undefined;
+  #state: 'writing' | 'finished' | 'failed' | 'closed' = 'writing';
+
+  private constructor(duck: DuckDb, folder: string, lines: FileHandle) {
+    this.#duck = duck;
+    this.#folder = folder;
+    this.#lines = lines;
+  }
+
+  /** `scratchDir` needs room for the rows as JSON and for the file. The instance of DuckDB must have one thread. */
+  static async open(duck: DuckDb, scratchDir: string): Promise<ParquetWriter> {
+    try {
+      await makeFolder(scratchDir);
+      const folder = await mkdtemp(join(scratchDir, SCRATCH_PREFIX));
+      return new ParquetWriter(duck, folder, await open(join(folder, 'rows.ndjson'), 'wx', FILE_MODE));
+    } catch (error) {
+      throw scratchError(error);
+    }
+  }
+
+  /** Rows so far. */
+  get rows(): number {
+    return this.#check.rows;
+  }
+
+  /** Time to finish this file, and to go on in another one. */
+  get isFull(): boolean {
+    return this.#bytes >= FULL_BYTES || this.#check.segments.length >= SEGMENTS_MAX / 2;
+  }
+
+  /**
+   * Takes rows, in order; they are in the scratch folder, or will be.
+   * @throws VarveError COLD_ROWS_BROKEN, COLD_ROW_TOO_LARGE; then the file is lost
+   */
+  async append(run: Run): Promise<void> {
+    invariant(this.#state === 'writing', `a file takes no rows when it is ${this.#state}`);
+    try {
+      this.#check.add(run);
+      for (const row of run.rows) {
+        const line = lineOf(row);
+        const bytes = Buffer.byteLength(line);
+        if (bytes > LINE_BYTES_MAX) throw tooLarge(row, bytes);
+        this.#longestLine = Math.max(this.#longestLine, bytes);
+        this.#largestPayload = Math.max(this.#largestPayload, Buffer.byteLength(row.payload));
+        this.#range = widen(this.#range, row);
+        this.#pending.push(line);
+        this.#pendingChars += line.length;
+        this.#bytes += bytes;
+        if (this.#pendingChars >= WRITE_BYTES) await this.#flush();
+      }
+    } catch (error) {
+      this.#state = 'failed';
+      throw scratchError(error);
+    }
+  }
+
+  /** The file, written and named. Needs a row at least: there are no empty files. */
+  async finish(options: CallOptions = {}): Promise<LocalFile> {
+    invariant(this.#state === 'writing' && this.rows > 0, 'a file is finished once, and has rows');
+    this.#state = 'failed';
+    try {
+      await this.#flush();
+      await this.#lines.close();
+      const path = join(this.#folder, 'rows.parquet');
+      await this.#convert(path, options.signal);
+      await rm(this.#linesPath, { force: true });
+      const file = await this.#describe(path, options.signal);
+      this.#state = 'finished';
+      return file;
+    } catch (error) {
+      throw scratchError(error);
+    }
+  }
+
+  /** Removes the scratch folder, and the finished file with it. Idempotent. */
+  async close(): Promise<void> {
+    if (this.#state === 'closed') return;
+    this.#state = 'closed';
+    await this.#lines.close().catch(() => undefined);
+    await rm(this.#folder, { recursive: true, force: true });
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  get #linesPath(): string {
+    return join(this.#folder, 'rows.ndjson');
+  }
+
+  async #flush(): Promise<void> {
+    const text = this.#pending.join('');
+    this.#pending = [];
+    this.#pendingChars = 0;
+    await this.#lines.writeFile(text);
+  }
+
+  async #convert(path: string, signal: AbortSignal | undefined): Promise<void> {
+    const objectBytes = objectBytesFor(this.#longestLine);
+    const source = `read_json(${sqlText(this.#linesPath)}, format = 'newline_delimited', auto_detect = false,
+      maximum_object_size = ${objectBytes}, columns = ${COLUMN_TYPES})`;
+    const format = `FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL ${ZSTD_LEVEL}, PARQUET_VERSION v1,
+      ROW_GROUP_SIZE ${rowGroupSize(this.#largestPayload)}`;
+    await this.#duck.run(`COPY (SELECT ${COLUMN_NAMES} FROM ${source}) TO ${sqlText(path)} (${format})`, { signal });
+  }
+
+  async #describe(path: string, signal: AbortSignal | undefined): Promise<LocalFile> {
+    const { bytes, sha256, footer_start } = await measure(path, signal);
+    const groups = await this.#duck.rows(
+      `SELECT row_group_num_rows AS rows FROM parquet_metadata(${sqlText(path)}) WHERE column_id = 0 ORDER BY row_group_id`,
+      { signal },
+    );
+    const row_groups = groups.map(({ rows }) => safeNumber(rows));
+    const partition = this.#check.partition;
+    invariant(this.#range !== undefined, 'a file has a row at least');
+    return {
+      path,
+      sha256,
+      stem: `${partitionFolder(partition)}${sha256}`,
+      partition,
+      expected: this.#check.expected,
+      list: {
+        bytes,
+        file: `${sha256}.parquet`,
+        footer_start,
+        row_groups,
+        rows: this.rows,
+        segments: placeSegments(this.#check.segments, row_groups),
+      },
+      range: this.#range,
+    };
+  }
+}
+
+/** Rows of a row group, by the largest payload in bytes. */
+export function rowGroupSize(largestPayload: number): number {
+  return Math.max(ROW_GROUP_MIN, Math.min(ROW_GROUP_MAX, Math.floor(ROW_GROUP_BYTES / Math.max(1, largestPayload))));
+}
+
+/** `maximum_object_size` for lines up to that length: the next power of two, so that few sizes are in use. */
+export function objectBytesFor(longestLine: number): number {
+  return Math.max(OBJECT_BYTES_MIN, 2 ** Math.ceil(Math.log2(longestLine + 1)));
+}
+
+/** Segments with the row groups that hold them. Both are in the order of the rows. */
+export function placeSegments(segments: readonly OpenSegment[], rowGroups: readonly number[]): Segment[] {
+  let group = 0;
+  /** First row behind the group. */
+  let end = rowGroups[0] ?? 0;
+  const seek = (row: number): number => {
+    while (row >= end && group < rowGroups.length - 1) {
+      group += 1;
+      end += rowGroups[group] as number;
+    }
+    return group;
+  };
+  return segments.map(({ first_row, ...segment }) => {
+    const rows = segment.last_sequence_number - segment.first_sequence_number + 1;
+    return { ...segment, row_groups: [seek(first_row), seek(first_row + rows - 1)] as const };
+  });
+}
+
+function widen(range: FileRange | undefined, row: { sequence_number: number; created_at: string }): FileRange {
+  const { sequence_number, created_at } = row;
+  if (range === undefined) {
+    return { sequence_number: [sequence_number, sequence_number], created_at: [created_at, created_at] };
+  }
+  const [low, high] = range.sequence_number;
+  const [early, late] = range.created_at;
+  return {
+    sequence_number: [Math.min(low, sequence_number), Math.max(high, sequence_number)],
+    // One form and one length: their order as text is their order in time.
+    created_at: [created_at < early ? created_at : early, created_at > late ? created_at : late],
+  };
+}
+
+type Measured = { readonly bytes: number; readonly sha256: string; readonly footer_start: number };
+
+/** Name, length and footer of a Parquet file. @throws VarveError COLD_FILE_DIFFERS: it does not end as one */
+export async function measure(path: string, signal: AbortSignal | undefined): Promise<Measured> {
+  const digest = createHash('sha256');
+  let bytes = 0;
+  let tail = Buffer.alloc(0);
+  for await (const chunk of createReadStream(path, { highWaterMark: 256 * KIB }) as AsyncIterable<Buffer>) {
+    refuseAborted(signal);
+    digest.update(chunk);
+    bytes += chunk.byteLength;
+    tail = Buffer.concat([tail, chunk]).subarray(-8);
+  }
+  // The length of the footer, in 4 bytes, and the magic number end the file.
+  const footer_start = tail.byteLength === 8 ? bytes - 8 - tail.readUInt32LE(0) : -1;
+  if (footer_start < 4 || tail.toString('latin1', 4) !== 'PAR1') {
+    throw new VarveError('COLD_FILE_DIFFERS', 'the file does not end as a Parquet file', { bytes });
+  }
+  return { bytes, sha256: digest.digest('hex'), footer_start };
+}
+
+function tooLarge(
+  { trajectory_id, sequence_number }: { trajectory_id: string; sequence_number: number },
+  bytes: number,
+) {
+  const message = `event ${sequence_number} of ${trajectory_id} has ${bytes} bytes as a row; ${LINE_BYTES_MAX} is the limit`;
+  return new VarveError('COLD_ROW_TOO_LARGE', message, {
+    trajectory_id,
+    sequence_number,
+    bytes,
+    limit: LINE_BYTES_MAX,
+  });
+}
+
+/** The scratch folder's errors are the file system's, not the store's. */
+function scratchError(error: unknown): unknown {
+  const named = fileError(error, 'scratch folder');
+  if (named === error || !(named instanceof VarveError)) return error;
+  const code = named.code === 'STORE_FULL' ? 'COLD_DISK_FULL' : 'COLD_FILE_UNREADABLE';
+  return new VarveError(code, named.message, named.details, error);
+}
