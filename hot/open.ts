@@ -25,6 +25,7 @@ import { isLockHeld, Rocks, RocksError } from './rocks.ts';
 import { type Damage, headsAtFloor, Scan } from './scan.ts';
 import { listSnapshots, readSnapshot, type Snapshot } from './snapshots.ts';
 import { askTail } from './tail-server.ts';
+import { hiddenBatch } from './wal-check.ts';
 
 export type OpenOptions = {
   readonly create: boolean;
@@ -189,7 +190,10 @@ export async function checkLog(dir: string, file: LogFile, writeBufferBytes: num
       if (lsn !== start.newer?.place.lsn || headsAgree(scan.heads, start.newer, meta)) return;
       scan.damage = { lsn, reason: 'the head snapshot and the records disagree' };
     };
-    const damage = (await scan.run(db)) ?? (await missedWitness(dir, file.log_id, scan.tip));
+    const damage =
+      (await scan.run(db)) ??
+      (await missedWitness(dir, file.log_id, scan.tip)) ??
+      (await hiddenBatch(databasePath(dir), scan.tip.lsn));
     if (damage !== undefined) throw damaged(dir, damage);
     return { logId: file.log_id, tip: scan.tip, heads: scan.heads, meta, snapshots: start.snapshots };
   } catch (error) {
