@@ -15,6 +15,7 @@ import { databasePath } from './open.ts';
 import { ReadCheck, type TailBatch, type TailItem } from './read-check.ts';
 import { Rocks } from './rocks.ts';
 import { type Damage, headsAtFloor, Scan } from './scan.ts';
+import { brokenTable } from './table-files.ts';
 import { type Ack, type Cursor, START } from './tail-protocol.ts';
 
 export type DrainOptions = {
@@ -140,6 +141,8 @@ export async function* readPrefix(dir: string, signal?: AbortSignal): AsyncGener
     throw new VarveError('HOT_DAMAGED', `the database of ${path} does not open`, { dir: path }, error);
   });
   try {
+    const table = await brokenTable(db, databasePath(path));
+    if (table !== undefined) throw new VarveError('HOT_DAMAGED', `${path} is damaged: ${table}`, { dir: path });
     const meta = await readMeta(db);
     const scan = new Scan(meta, { heads: headsAtFloor(meta), tip: meta.floor });
     for await (const records of scan.records(db, signal)) {

@@ -92,6 +92,8 @@ export async function readMeta(db: Rocks): Promise<Meta> {
   let floor = EMPTY_FLOOR;
   const marks = new Map<string, TrimHead>();
   const deletions = new Map<string, Deletion>();
+  // A single read first: it leaves a key behind to which an iterator that fails can be led back (see `hot/rocks.ts`).
+  await db.get(LOG_KEY).catch(() => undefined);
   for await (const rows of db.pages({ gte: Buffer.from('a'), lte: Buffer.from('b') })) {
     for (const [key, value] of rows) {
       const json = value.toString('utf8');

@@ -24,6 +24,7 @@ import { indexKey, isIndexKey, keyLsn, recordKey } from './record.ts';
 import { isLockHeld, Rocks, RocksError } from './rocks.ts';
 import { type Damage, headsAtFloor, Scan } from './scan.ts';
 import { listSnapshots, readSnapshot, type Snapshot } from './snapshots.ts';
+import { brokenTable } from './table-files.ts';
 import { askTail } from './tail-server.ts';
 import { hiddenBatch } from './wal-check.ts';
 
@@ -176,6 +177,8 @@ export async function checkLog(dir: string, file: LogFile, writeBufferBytes: num
     throw damaged(dir, { lsn: 0, reason: 'the database does not open' }, error);
   }
   try {
+    const table = await brokenTable(db, databasePath(dir));
+    if (table !== undefined) throw damaged(dir, { lsn: 0, reason: table });
     const meta = await readMeta(db);
     if (meta.logId !== file.log_id) {
       throw damaged(dir, {

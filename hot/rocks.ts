@@ -20,6 +20,8 @@ type Binding = {
   db_get(db: Opaque, key: Uint8Array, options: object, done: (error: Error | null, value?: Buffer) => void): void;
   db_compact_range(db: Opaque, start: Uint8Array, end: Uint8Array, done: Done): void;
   iterator_init(db: Opaque, options: object): Opaque;
+  db_get_property(db: Opaque, property: string): string;
+  iterator_seek(iterator: Opaque, target: Uint8Array): void;
   iterator_next(iterator: Opaque, done: (error: Error | null, rows: Buffer[], finished: boolean) => void): void;
   iterator_end(iterator: Opaque, done: () => void): void;
 };
@@ -32,6 +34,9 @@ type Database = {
 const require = createRequire(import.meta.url);
 const openDatabase = require('rocksdb') as (location: string) => Database;
 const binding = require('rocksdb/binding') as Binding;
+
+/** A file of the database, by the name it has beside the others. */
+export type Table = { readonly name: string; readonly bytes: number };
 
 export class RocksError extends Error {
   override readonly name = 'RocksError';
@@ -84,6 +89,7 @@ export class WriteBatch {
 export class Rocks {
   readonly #db: Database;
   readonly #cursors = new Set<Cursor>();
+  readonly #refuges: Buffer[] = [];
   /** The binding crashes the process when it is asked after its close. */
   #closed = false;
 
@@ -126,8 +132,10 @@ export class Rocks {
     if (this.#closed) return Promise.reject(closedError());
     return new Promise((resolve, reject) => {
       binding.db_get(this.#db.context, key, { asBuffer: true, fillCache: false }, (error, value) => {
-        if (error === null) resolve(value);
-        else if (/notfound/i.test(error.message)) resolve(undefined);
+        if (error === null) {
+          if (this.#refuges.length === 0) this.#refuges.push(Buffer.from(key));
+          resolve(value);
+        } else if (/notfound/i.test(error.message)) resolve(undefined);
         else reject(toRocksError(error));
       });
     });
@@ -136,7 +144,7 @@ export class Rocks {
   /** Rows of a range in key order, page by page, on one snapshot taken at the first page. */
   async *pages(range: Range): AsyncGenerator<Row[]> {
     if (this.#closed) throw closedError();
-    const cursor = new Cursor(this.#db.context, range);
+    const cursor = new Cursor(this.#db.context, range, this.#refuges);
     this.#cursors.add(cursor);
     try {
       for (let finished = false; !finished; ) {
@@ -145,8 +153,8 @@ export class Rocks {
         if (page.rows.length > 0) yield page.rows;
       }
     } finally {
-      await cursor.end();
-      this.#cursors.delete(cursor);
+      // One that cannot be ended is kept: it forbids closing.
+      if (await cursor.end()) this.#cursors.delete(cursor);
     }
   }
 
@@ -159,21 +167,60 @@ export class Rocks {
     });
   }
 
-  /** Ends open iterators first (their readers get a RocksError): the binding asserts when closed under one. */
+  /** Table files that the database consists of, with the sizes that it expects. Reads none of them. */
+  tables(): Table[] {
+    const listing = binding.db_get_property(this.#db.context, 'rocksdb.sstables');
+    return Array.from(listing.matchAll(/^ (\d+):(\d+)\[/gm), ([, number, bytes]) => ({
+      name: `${(number as string).padStart(6, '0')}.sst`,
+      bytes: Number(bytes),
+    }));
+  }
+
+  /**
+   * Ends open iterators first (their readers get a RocksError): the engine aborts the process when it is closed under
+   * one. With an iterator that cannot be ended it stays open, and its lock is held, until the process ends.
+   */
   async close(): Promise<void> {
     this.#closed = true;
-    await Promise.all(Array.from(this.#cursors, (cursor) => cursor.end()));
+    const ended = await Promise.all(Array.from(this.#cursors, (cursor) => cursor.end()));
+    if (ended.includes(false)) {
+      keepOpen(this.#db);
+      return;
+    }
     await new Promise<void>((resolve, reject) => {
       this.#db.close((error) => (error ? reject(toRocksError(error)) : resolve()));
     });
   }
 }
 
+const REFUGES_MAX = 16;
+
+const keptOpen = new Set<Database>();
+
+/**
+ * The engine aborts the process when a database with a live iterator is destroyed: by the garbage collector, or when
+ * Node takes its environment down at the end. So the handle is kept, and the process exits without taking it down.
+ */
+function keepOpen(db: Database): void {
+  if (keptOpen.size === 0) {
+    const self = process as unknown as { reallyExit(code: number): never };
+    process.once('exit', (code) => self.reallyExit(code));
+  }
+  keptOpen.add(db);
+}
+
 class Cursor {
   readonly #iterator: Opaque;
-  #ended: Promise<void> | undefined;
+  /** false: it cannot be ended. */
+  #ended: Promise<boolean> | undefined;
+  readonly #range: Range;
+  /** Keys that were read, of each range the last one. */
+  readonly #refuges: Buffer[];
+  #lastKey: Buffer | undefined;
 
-  constructor(db: Opaque, range: Range) {
+  constructor(db: Opaque, range: Range, refuges: Buffer[]) {
+    this.#range = range;
+    this.#refuges = refuges;
     this.#iterator = binding.iterator_init(db, {
       gte: range.gte,
       lte: range.lte,
@@ -188,22 +235,53 @@ class Cursor {
     return new Promise((resolve, reject) => {
       binding.iterator_next(this.#iterator, (error, flat, finished) => {
         if (error) {
-          reject(toRocksError(error));
+          this.#mend()
+            .then(() => reject(toRocksError(error)))
+            .catch(reject);
           return;
         }
         // The binding hands a page over back to front: value, key, value, key.
         const rows: Row[] = [];
         for (let i = flat.length - 1; i > 0; i -= 2) rows.push([flat[i] as Buffer, flat[i - 1] as Buffer]);
+        this.#remember(rows.at(-1)?.[0]);
         resolve({ rows, finished });
       });
     });
   }
 
-  end(): Promise<void> {
-    this.#ended ??= new Promise<void>((resolve) => {
-      binding.iterator_end(this.#iterator, resolve);
+  #remember(key: Buffer | undefined): void {
+    if (key === undefined) return;
+    const at = this.#lastKey === undefined ? -1 : this.#refuges.lastIndexOf(this.#lastKey);
+    if (at >= 0) this.#refuges.splice(at, 1);
+    this.#refuges.push(key);
+    if (this.#refuges.length > REFUGES_MAX) this.#refuges.shift();
+    this.#lastKey = key;
+  }
+
+  /** false: it cannot be ended, and the database not closed. */
+  end(): Promise<boolean> {
+    this.#ended ??= new Promise<boolean>((resolve) => {
+      binding.iterator_end(this.#iterator, () => resolve(true));
     });
     return this.#ended;
+  }
+
+  /**
+   * After a failed read the binding takes the iterator for one that is still reading, and its end never comes. A read
+   * that succeeds sets it right. Only a key of the range that was read before will do: for any other the binding may
+   * step on from a place that is none, and the engine aborts the process.
+   */
+  async #mend(): Promise<void> {
+    const { gte, lte } = this.#range;
+    const refuge = this.#refuges.findLast((key) => Buffer.compare(key, gte) >= 0 && Buffer.compare(key, lte) <= 0);
+    if (refuge !== undefined) {
+      binding.iterator_seek(this.#iterator, refuge);
+      const isMended = await new Promise<boolean>((resolve) => {
+        binding.iterator_next(this.#iterator, (error) => resolve(!error));
+      });
+      if (isMended) return;
+    }
+    this.#ended = Promise.resolve(false);
   }
 }
 

@@ -7,12 +7,14 @@
  * damage ends the scan; everything before it stands verified.
  */
 import { VarveError } from '../schemas/errors.ts';
+import { kindCode } from '../schemas/kinds.ts';
 import { MIB } from '../schemas/limits.ts';
+import { stubsOf } from '../schemas/stubs.ts';
 import type { Tip } from './commit.ts';
 import { advance, type Head, Heads } from './heads.ts';
-import { ANCHOR, decodeIndexBlock, type IndexEntry, TRIM } from './index-block.ts';
+import { ANCHOR, callTag, decodeIndexBlock, hasTag, type IndexEntry, TRIM } from './index-block.ts';
 import type { Meta } from './meta.ts';
-import { decodeRecord, isIndexKey, keyLsn, type LogRecord, linksTo, recordKey } from './record.ts';
+import { decodeRecord, isIndexKey, keyLsn, type LogRecord, linksTo, recordKey, type StoredEvent } from './record.ts';
 import { isRocksError, type Rocks, type Row } from './rocks.ts';
 
 export type Damage = {
@@ -133,9 +135,7 @@ export class Scan {
     if (record.kind === 'event') {
       const head = this.#headOf(entry, record);
       const { event } = record;
-      if (event.sequence_number !== entry.sequence || Number(event.previous_lsn) !== entry.previousLsn) {
-        return this.#refuse(entry.lsn, 'the event is not the one in the index block');
-      }
+      if (!isIndexed(event, entry)) return this.#refuse(entry.lsn, 'the event is not the one in the index block');
       const isKnown = head.sequence !== 0 || entry.sequence === 1;
       if (isKnown || !this.#isBelowMark(entry)) {
         if (!follows(head, entry)) {
@@ -173,6 +173,28 @@ export class Scan {
     this.damage = { lsn, reason };
     return false;
   }
+}
+
+/** Does the entry say of the event what it says itself? Heads are made of entries alone. */
+function isIndexed(event: StoredEvent, entry: IndexEntry): boolean {
+  const { code, tag, blobs } = entry;
+  return (
+    event.sequence_number === entry.sequence &&
+    Number(event.previous_lsn) === entry.previousLsn &&
+    event.turn === entry.turn &&
+    event.fencing_token === entry.token &&
+    Date.parse(event.created_at) === entry.createdMs &&
+    kindCode(event.event_type) === code &&
+    (!hasTag(code) || callTag(event.payload['tool_call_id'] as string) === tag) &&
+    nameSame(event, blobs)
+  );
+}
+
+/** The blobs of an entry are those of its event's stubs, each once. */
+function nameSame(event: StoredEvent, blobs: readonly string[]): boolean {
+  if (blobs.length === 0 && !event.payload_bytes.includes('$blob":')) return true;
+  const refs = new Set(stubsOf(event.payload).map(({ sha256 }) => sha256));
+  return refs.size === blobs.length && blobs.every((sha256) => refs.has(sha256));
 }
 
 function follows(head: Head, entry: IndexEntry): boolean {
