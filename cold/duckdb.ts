@@ -14,6 +14,7 @@ import { type DuckDBConnection, DuckDBInstance, type JS } from '@duckdb/node-api
 import { type ErrorCode, VarveError } from '../schemas/errors.ts';
 import { MIB } from '../schemas/limits.ts';
 import { refuseAborted } from './body.ts';
+import { makeFolder } from './files.ts';
 
 export type DuckDbOptions = {
   /** Folder for what does not fit into memory. Made where it is missing. */
@@ -37,6 +38,7 @@ export type QueryOptions = {
   readonly signal?: AbortSignal | undefined;
 };
 
+const INTERRUPT_EVERY_MS = 20;
 const DEFAULTS = { memoryLimitBytes: 256 * MIB, threads: 1 } as const;
 
 export class DuckDb implements AsyncDisposable {
@@ -55,6 +57,8 @@ export class DuckDb implements AsyncDisposable {
   static async open(options: DuckDbOptions): Promise<DuckDb> {
     const memoryLimitBytes = options.memoryLimitBytes ?? DEFAULTS.memoryLimitBytes;
     try {
+      // For its owner alone: what is spilled are payloads.
+      await makeFolder(options.tempDir);
       const instance = await DuckDBInstance.create(':memory:', {
         autoinstall_known_extensions: 'false',
         autoload_known_extensions: 'false',
@@ -134,16 +138,30 @@ export class DuckDb implements AsyncDisposable {
     const { signal, values = [] } = options;
     refuseAborted(signal);
     if (this.#closed) throw new VarveError('COLD_CLOSED', 'this instance of DuckDB is closed');
-    const interrupt = () => this.#connection.interrupt();
-    signal?.addEventListener('abort', interrupt, { once: true });
+    const end = this.#interruptOnAbort(signal);
     try {
       return await work([...values]);
     } catch (error) {
       refuseAborted(signal);
       throw coldError(error);
     } finally {
-      signal?.removeEventListener('abort', interrupt);
+      end();
     }
+  }
+
+  /** Until the returned function is called. */
+  #interruptOnAbort(signal: AbortSignal | undefined): () => void {
+    let timer: NodeJS.Timeout | undefined;
+    // Again and again: an interrupt before the statement runs is lost.
+    const interrupt = () => {
+      timer ??= setInterval(interrupt, INTERRUPT_EVERY_MS);
+      this.#connection.interrupt();
+    };
+    signal?.addEventListener('abort', interrupt, { once: true });
+    return () => {
+      signal?.removeEventListener('abort', interrupt);
+      clearInterval(timer);
+    };
   }
 
   #takeTurn(): { readonly before: Promise<unknown>; readonly end: () => void } {

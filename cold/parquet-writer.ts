@@ -6,7 +6,7 @@
  * handed over (with one version of DuckDB; its name is in the footer), and memory does not grow with the file.
  *
  *   row groups     at most `rowGroupSize` rows and what is left of the block under way: DuckDB hands over 2,048 rows, or
- *                  fewer where they fill its read buffer, and closes a group at the first block that reaches the size
+ *                  fewer where a part of the lines ends, and closes a group at the first block that reaches the size
  *
  * Nothing of a file may be used before `finish` has resolved; what a crash leaves is a scratch folder.
  */
@@ -25,10 +25,13 @@ import { type Expected, type OpenSegment, type Partition, RowCheck, type Run } f
 import { SEGMENTS_MAX, type Segment, type SegmentList } from './segments.ts';
 import { partitionFolder } from './slug.ts';
 
-/** Longest line of JSON, in bytes: a payload of 1 MiB whose every byte is escaped, and JSON pointers. */
+/**
+ * Longest line of JSON, in bytes: a payload of 1 MiB whose every byte is escaped, and JSON pointers. It is the least
+ * that DuckDB can be told; smaller limits have no effect on it.
+ */
 const LINE_BYTES_MAX = 16 * MIB;
-/** DuckDB reads in buffers of twice the longest object that it is told of; smaller ones make small blocks. */
-const OBJECT_BYTES_MIN = 4 * MIB;
+/** Lines go to several files of at most this, or one line: DuckDB hands over what a file holds, up to 32 MiB, as one. */
+const PART_BYTES = 8 * MIB;
 const WRITE_BYTES = MIB;
 /** −16 % of size for +40 % of CPU against zstd's default of 3; 19 costs 30 times as much. The files stay for years. */
 const ZSTD_LEVEL = 9;
@@ -64,28 +67,27 @@ export type FileRange = {
 export class ParquetWriter implements AsyncDisposable {
   readonly #duck: DuckDb;
   readonly #folder: string;
-  readonly #lines: FileHandle;
+  readonly #parts: string[] = [];
+  #part: FileHandle | undefined;
+  #partBytes = 0;
   readonly #check = new RowCheck();
   #pending: string[] = [];
   #pendingChars = 0;
   #bytes = 0;
-  #longestLine = 0;
   #largestPayload = 0;
   #range: FileRange | undefined;
   #state: 'writing' | 'finished' | 'failed' | 'closed' = 'writing';
 
-  private constructor(duck: DuckDb, folder: string, lines: FileHandle) {
+  private constructor(duck: DuckDb, folder: string) {
     this.#duck = duck;
     this.#folder = folder;
-    this.#lines = lines;
   }
 
   /** `scratchDir` needs room for the rows as JSON and for the file. The instance of DuckDB must have one thread. */
   static async open(duck: DuckDb, scratchDir: string): Promise<ParquetWriter> {
     try {
       await makeFolder(scratchDir);
-      const folder = await mkdtemp(join(scratchDir, SCRATCH_PREFIX));
-      return new ParquetWriter(duck, folder, await open(join(folder, 'rows.ndjson'), 'wx', FILE_MODE));
+      return new ParquetWriter(duck, await mkdtemp(join(scratchDir, SCRATCH_PREFIX)));
     } catch (error) {
       throw scratchError(error);
     }
@@ -113,9 +115,11 @@ export class ParquetWriter implements AsyncDisposable {
         const line = lineOf(row);
         const bytes = Buffer.byteLength(line);
         if (bytes > LINE_BYTES_MAX) throw tooLarge(row, bytes);
-        this.#longestLine = Math.max(this.#longestLine, bytes);
         this.#largestPayload = Math.max(this.#largestPayload, Buffer.byteLength(row.payload));
         this.#range = widen(this.#range, row);
+        // Where a part ends depends on the rows alone, as the file does.
+        if (this.#part === undefined || this.#partBytes + bytes > PART_BYTES) await this.#nextPart();
+        this.#partBytes += bytes;
         this.#pending.push(line);
         this.#pendingChars += line.length;
         this.#bytes += bytes;
@@ -132,11 +136,10 @@ export class ParquetWriter implements AsyncDisposable {
     invariant(this.#state === 'writing' && this.rows > 0, 'a file is finished once, and has rows');
     this.#state = 'failed';
     try {
-      await this.#flush();
-      await this.#lines.close();
+      await this.#endPart();
       const path = join(this.#folder, 'rows.parquet');
       await this.#convert(path, options.signal);
-      await rm(this.#linesPath, { force: true });
+      for (const part of this.#parts) await rm(part);
       const file = await this.#describe(path, options.signal);
       this.#state = 'finished';
       return file;
@@ -149,7 +152,7 @@ export class ParquetWriter implements AsyncDisposable {
   async close(): Promise<void> {
     if (this.#state === 'closed') return;
     this.#state = 'closed';
-    await this.#lines.close().catch(() => undefined);
+    await this.#part?.close().catch(() => undefined);
     await rm(this.#folder, { recursive: true, force: true });
   }
 
@@ -157,21 +160,30 @@ export class ParquetWriter implements AsyncDisposable {
     await this.close();
   }
 
-  get #linesPath(): string {
-    return join(this.#folder, 'rows.ndjson');
+  async #nextPart(): Promise<void> {
+    await this.#endPart();
+    const path = join(this.#folder, `rows-${this.#parts.length}.ndjson`);
+    this.#part = await open(path, 'wx', FILE_MODE);
+    this.#parts.push(path);
+    this.#partBytes = 0;
+  }
+
+  async #endPart(): Promise<void> {
+    await this.#flush();
+    await this.#part?.close();
+    this.#part = undefined;
   }
 
   async #flush(): Promise<void> {
     const text = this.#pending.join('');
     this.#pending = [];
     this.#pendingChars = 0;
-    await this.#lines.writeFile(text);
+    await this.#part?.writeFile(text);
   }
 
   async #convert(path: string, signal: AbortSignal | undefined): Promise<void> {
-    const objectBytes = objectBytesFor(this.#longestLine);
-    const source = `read_json(${sqlText(this.#linesPath)}, format = 'newline_delimited', auto_detect = false,
-      maximum_object_size = ${objectBytes}, columns = ${COLUMN_TYPES})`;
+    const source = `read_json([${this.#parts.map(sqlText).join(', ')}], format = 'newline_delimited',
+      auto_detect = false, maximum_object_size = ${LINE_BYTES_MAX}, columns = ${COLUMN_TYPES})`;
     const format = `FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL ${ZSTD_LEVEL}, PARQUET_VERSION v1,
       ROW_GROUP_SIZE ${rowGroupSize(this.#largestPayload)}`;
     await this.#duck.run(`COPY (SELECT ${COLUMN_NAMES} FROM ${source}) TO ${sqlText(path)} (${format})`, { signal });
@@ -208,11 +220,6 @@ export class ParquetWriter implements AsyncDisposable {
 /** Rows of a row group, by the largest payload in bytes. */
 export function rowGroupSize(largestPayload: number): number {
   return Math.max(ROW_GROUP_MIN, Math.min(ROW_GROUP_MAX, Math.floor(ROW_GROUP_BYTES / Math.max(1, largestPayload))));
-}
-
-/** `maximum_object_size` for lines up to that length: the next power of two, so that few sizes are in use. */
-export function objectBytesFor(longestLine: number): number {
-  return Math.max(OBJECT_BYTES_MIN, 2 ** Math.ceil(Math.log2(longestLine + 1)));
 }
 
 /** Segments with the row groups that hold them. Both are in the order of the rows. */

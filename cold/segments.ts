@@ -48,6 +48,7 @@ const FORMAT = 1;
 /** Segments of one file: a list of them is held in memory, and has some 340 bytes each. */
 export const SEGMENTS_MAX = 65_536;
 export const SEGMENTS_BYTES_MAX = 64 * MIB;
+if (SEGMENTS_MAX * 512 > SEGMENTS_BYTES_MAX) throw new Error('limits contradict each other');
 
 export function formatSegments(list: SegmentList): Buffer {
   const { segments, ...rest } = list;

@@ -6,10 +6,10 @@
  *   events/_delta_log/<20 digits>.checkpoint.parquet    what all commits up to that version add up to
  *   events/_delta_log/_last_checkpoint                  which of those to begin with; the one file that is overwritten
  *
- * A commit is lines of JSON, one action each, every line with its newline. The first is `commitInfo`, whose
- * `varve.actions_sha256` is the SHA-256 of all bytes after that line; whose timestamp is greater than that of the commit
- * before it. A commit is valid if and only if that holds and every action is one of those below: so a torn, bent or
- * foreign commit is never taken for one of ours.
+ * A commit is lines of JSON, one action each, every line with its newline. The first is `commitInfo`; its timestamp is
+ * greater than that of the commit before, and its `varve.sha256` is the SHA-256 of the canonical JSON of all its other
+ * fields, a newline, and all bytes after its line. A commit is valid if and only if that holds and every action is one
+ * of those below: so a torn, changed or foreign commit is never taken for one of ours.
  *
  * Every `add` has the SHA-256 and the number of segments of its `.segments` in its tags, the smallest and largest id
  * in its statistics, and the true partition values.
@@ -17,11 +17,12 @@
 import { hash } from 'node:crypto';
 import { canonicalJson, type Json } from '../schemas/canonical.ts';
 import { VarveError } from '../schemas/errors.ts';
+import { MIB } from '../schemas/limits.ts';
 import { COLUMNS, COLUMNS_FORMAT, type Column, PARTITION_COLUMNS } from '../schemas/parquet.ts';
 import { commitKey } from './table-keys.ts';
 
 /** Longest commit, in bytes: some 100,000 files. */
-export const COMMIT_BYTES_MAX = 128 * 1024 * 1024;
+export const COMMIT_BYTES_MAX = 128 * MIB;
 
 export type PartitionValues = { readonly tenant: string; readonly date: string; readonly model_version: string };
 
@@ -132,45 +133,44 @@ export function checkKnown(protocol: Protocol, metaData: MetaData): void {
 /** The bytes of a commit. */
 export function formatCommit({ info, actions }: Omit<Commit, 'version'>): Buffer {
   const body = actions.map((action) => `${canonicalJson(action)}\n`).join('');
-  const commitInfo = {
-    ...info,
-    engineInfo: ENGINE,
-    isBlindAppend: false,
-    operationParameters: {},
-    varve: { actions_sha256: hash('sha256', body, 'hex') },
-  };
+  const rest = { ...info, engineInfo: ENGINE, isBlindAppend: false, operationParameters: {} };
+  const commitInfo = { ...rest, varve: { sha256: sealOf(rest, body) } };
   return Buffer.from(`${canonicalJson({ commitInfo })}\n${body}`);
+}
+
+function sealOf(rest: object, body: string): string {
+  return hash('sha256', `${canonicalJson(rest)}\n${body}`, 'hex');
 }
 
 /** @throws VarveError COLD_LOG_INVALID, naming the commit and what is wrong with it; COLD_TABLE_NEWER */
 export function parseCommit(bytes: Uint8Array, version: number): Commit {
-  const text = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  const text = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString('utf8');
   const end = text.indexOf('\n');
-  const body = text.subarray(end + 1);
-  const info = commitInfoOf(parseLine(text.toString('utf8', 0, Math.max(end, 0)), version), version);
-  if (hash('sha256', body, 'hex') !== info.actions_sha256) {
-    throw invalidCommit(version, 'is torn or was changed: its actions have another SHA-256 than its commitInfo says');
-  }
-  const lines = body.toString('utf8').split('\n').slice(0, -1);
-  const actions = lines.map((line) => {
-    const action = parseLine(line, version);
-    const [kind, ...more] = Object.keys(action);
-    if (kind !== undefined && more.length === 0 && KINDS.has(kind)) return action as Action;
-    const message = `commit ${version} has an action that this varve does not know: ${String(kind)}`;
-    throw new VarveError('COLD_TABLE_NEWER', message, { version });
-  });
-  return { version, info: { timestamp: info.timestamp, operation: info.operation }, actions };
+  const body = text.slice(end + 1);
+  const info = commitInfoOf(parseLine(text.slice(0, Math.max(end, 0)), version), body, version);
+  const actions = body
+    .split('\n')
+    .slice(0, -1)
+    .map((line) => actionOf(parseLine(line, version), version));
+  return { version, info, actions };
 }
 
-function commitInfoOf(line: object, version: number): CommitInfo & { actions_sha256: string } {
-  const { commitInfo } = line as {
-    commitInfo?: { timestamp?: unknown; operation?: unknown; varve?: { actions_sha256?: unknown } };
-  };
-  const { timestamp, operation, varve } = commitInfo ?? {};
-  const actions_sha256 = varve?.actions_sha256;
-  const isOurs = typeof timestamp === 'number' && typeof operation === 'string' && typeof actions_sha256 === 'string';
-  if (isOurs) return { timestamp, operation, actions_sha256 };
-  throw invalidCommit(version, 'was not written by varve: nothing else may write to this table');
+function commitInfoOf(line: object, body: string, version: number): CommitInfo {
+  const { commitInfo } = line as { commitInfo?: CommitInfo & { varve?: { sha256?: unknown } } };
+  const { varve, ...rest } = commitInfo ?? {};
+  const { timestamp, operation } = rest as Partial<CommitInfo>;
+  if (typeof timestamp !== 'number' || typeof operation !== 'string' || typeof varve?.sha256 !== 'string') {
+    throw invalidCommit(version, 'was not written by varve: nothing else may write to this table');
+  }
+  if (sealOf(rest, body) === varve.sha256) return { timestamp, operation };
+  throw invalidCommit(version, 'is torn or was changed: it has another SHA-256 than its commitInfo says');
+}
+
+function actionOf(line: object, version: number): Action {
+  const [kind, ...more] = Object.keys(line);
+  if (kind !== undefined && more.length === 0 && KINDS.has(kind)) return line as Action;
+  const message = `commit ${version} has an action that this varve does not know: ${String(kind)}`;
+  throw new VarveError('COLD_TABLE_NEWER', message, { version });
 }
 
 function parseLine(line: string, version: number): object {

@@ -15,6 +15,7 @@ import { formatSegments, overlap, type Segment, type SegmentList } from './segme
 import {
   type Action,
   type Add,
+  COMMIT_BYTES_MAX,
   type Commit,
   formatCommit,
   invalidCommit,
@@ -260,7 +261,7 @@ export function findOverlap(
 
 export type PlannedCommit = { readonly commit: Commit; readonly bytes: Buffer };
 
-/** The commit behind the snapshot, of an intent that is legal there. */
+/** The commit behind the snapshot, of an intent that is legal there. @throws VarveError COLD_COMMIT_INVALID: too long */
 export function planCommit(snapshot: Snapshot, intent: CommitIntent, nowMs: number): PlannedCommit {
   // A clock that went back must not make versions unordered in time.
   const timestamp = Math.max(nowMs, snapshot.timestampMs + 1);
@@ -285,7 +286,9 @@ export function planCommit(snapshot: Snapshot, intent: CommitIntent, nowMs: numb
   const txn = { appId: intent.run.id, version: intent.run.step, lastUpdated: timestamp };
   const info = { timestamp, operation: intent.operation };
   const commit = { version: snapshot.version + 1, info, actions: [{ txn }, ...removes, ...adds] };
-  return { commit, bytes: formatCommit(commit) };
+  const bytes = formatCommit(commit);
+  if (bytes.byteLength <= COMMIT_BYTES_MAX) return { commit, bytes };
+  throw new VarveError('COLD_COMMIT_INVALID', `a commit has at most ${COMMIT_BYTES_MAX} bytes; name fewer files`);
 }
 
 /** Everything that a checkpoint of the snapshot holds, always in the same order. */

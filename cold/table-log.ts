@@ -62,6 +62,8 @@ export type SnapshotAt =
   | { readonly timeMs: number; readonly version?: never };
 
 const CHECKPOINT_EVERY = 100;
+/** Snapshots of older versions that are kept: a comparison of two, and a step from one to the next. */
+const OLDER_SNAPSHOTS = 3;
 /** Commits that are fetched at once. */
 const FETCHES = 16;
 /** Segments that are kept for the next attempt or commit; some 500 bytes each. */
@@ -72,6 +74,8 @@ export class TableLog {
   readonly #options: TableLogOptions;
   readonly #now: () => number;
   #newest: Snapshot | undefined;
+  /** The one asked for last is last. */
+  #older: readonly Snapshot[] = [];
   #checkpointVersion: number | undefined;
   /** By path; the one asked for last is last. Files never change. */
   readonly #segments = new Map<string, readonly Segment[]>();
@@ -119,8 +123,14 @@ export class TableLog {
       throw new VarveError('COLD_NO_VERSION', `the table has versions 0 to ${newest.version}`, { version });
     }
     if (version === newest.version) return newest;
-    const checkpoint = await this.#fromCheckpoint(options, version);
-    return await this.#goOn(checkpoint, version, options);
+    const nearest = this.#older
+      .filter((older) => older.version <= version)
+      .toSorted(byVersion)
+      .at(-1);
+    const base = nearest ?? (await this.#fromCheckpoint(options, version));
+    const snapshot = base?.version === version ? base : await this.#goOn(base, version, options);
+    this.#older = [...this.#older.filter((older) => older.version !== version), snapshot].slice(-OLDER_SNAPSHOTS);
+    return snapshot;
   }
 
   /**
@@ -165,11 +175,11 @@ export class TableLog {
   /** What a live file holds, proven by its tags. @throws VarveError COLD_SEGMENTS_INVALID, STORE_MISSING */
   async segmentsOf(file: LiveFile, options: CallOptions = {}): Promise<readonly Segment[]> {
     const { path } = file.add;
-    let segments = this.#segments.get(path);
-    if (segments === undefined) {
-      ({ segments } = await readSegments(this.#store, file.stem, file.segments, options));
-      this.#cachedSegments += segments.length;
-    }
+    const loaded =
+      this.#segments.get(path) ?? (await readSegments(this.#store, file.stem, file.segments, options)).segments;
+    // Somebody else may have loaded it meanwhile.
+    const segments = this.#segments.get(path) ?? loaded;
+    if (!this.#segments.has(path)) this.#cachedSegments += segments.length;
     this.#segments.delete(path);
     this.#segments.set(path, segments);
     for (const [oldest, { length }] of this.#segments) {
@@ -268,4 +278,8 @@ export class TableLog {
     }
     return low;
   }
+}
+
+function byVersion(a: Snapshot, b: Snapshot): number {
+  return a.version - b.version;
 }

@@ -18,7 +18,7 @@ import type { Ack, Cursor } from '../hot/tail-protocol.ts';
 import { isVarveError, type VarveError } from '../schemas/errors.ts';
 import { mayHoldStub, stubsOf } from '../schemas/stubs.ts';
 import { readCursor, type WarmCursor } from '../warm/cursor-rows.ts';
-import { Ingest, type IngestCounts, type WarmBatch } from '../warm/ingest.ts';
+import { HELD_MOST, Ingest, type IngestCounts, type WarmBatch } from '../warm/ingest.ts';
 import type { WarmItem } from '../warm/ingest-plan.ts';
 import type { WarmPool } from '../warm/pool.ts';
 import type { HeldSummary } from '../warm/quarantine-rows.ts';
@@ -78,6 +78,8 @@ const KNOWN_BLOBS_MAX = 65_536;
 const YIELD_EVERY_MS = 50;
 /** How often a log is asked how far it has come while its stream stands still. */
 const ASK_EVERY_MS = 1000;
+/** Longest wait at a session's end for the log to note the last ack. */
+const ACK_WAIT_MS = 500;
 /** How often it is looked up what is held back, while anything is. */
 const HELD_EVERY_MS = 1000;
 
@@ -121,6 +123,8 @@ class Session {
   readonly #pending = new Set<Taken>();
   #cursor: WarmCursor;
   #held: readonly HeldSummary[] = [];
+  /** The log has noted the last ack, or will not. */
+  #acked: Promise<void> = Promise.resolve();
   #askedLsn = 0;
 
   constructor(
@@ -154,6 +158,7 @@ class Session {
     } finally {
       signal.removeEventListener('abort', stop);
       over.abort();
+      await Promise.race([this.#acked, sleep(ACK_WAIT_MS)]);
       this.#queue.end();
       await this.#source.close();
       await reading;
@@ -269,6 +274,8 @@ class Session {
   #acknowledge(held: readonly HeldSummary[]): void {
     if (!isSame(held, this.#held)) this.#options.onHeld(held);
     this.#held = held;
+    // An ack that leaves some out would tell their workers that they are replicated.
+    if (held.length > HELD_MOST) return;
     const ack = {
       log_id: this.#source.log_id,
       epoch: this.#source.epoch,
@@ -276,7 +283,7 @@ class Session {
       held: held.map(({ trajectory_id, from_lsn, reason }) => ({ trajectory_id, from_lsn, reason })),
     };
     // A hint: if it does not arrive, the next one does, or the next session's.
-    this.#source.ack(ack).catch(() => {});
+    this.#acked = this.#source.ack(ack).catch(() => {});
   }
 
   /** Bodies first: an event must not be visible before what it refers to. Returns events whose bodies are not there. */

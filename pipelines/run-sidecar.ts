@@ -8,10 +8,11 @@ import { type Cursor, START } from '../hot/tail-protocol.ts';
 import type { Config } from '../schemas/config.ts';
 import { isVarveError, VarveError } from '../schemas/errors.ts';
 import { followLog, type HotSource } from './follow-log.ts';
+import type { SidecarParts } from './log-loop.ts';
 import { Logger } from './logger.ts';
 import { openWarm } from './open-warm.ts';
 import { retry } from './retry.ts';
-import { Sidecar, type SidecarParts } from './sidecar.ts';
+import { Sidecar } from './sidecar.ts';
 import { SidecarHttp } from './sidecar-http.ts';
 
 export type RunSidecarOptions = {

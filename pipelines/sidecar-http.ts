@@ -5,7 +5,7 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { VarveError } from '../schemas/errors.ts';
-import type { LogStatus } from './sidecar.ts';
+import type { LogStatus } from './log-loop.ts';
 import type { SidecarMetrics } from './sidecar-metrics.ts';
 
 export type HttpSources = {

@@ -1,6 +1,6 @@
 /** What a sidecar tells a monitoring system: one registry, one set of gauges and counters, labelled by log. */
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
-import type { LogStatus } from './sidecar.ts';
+import type { LogStatus } from './log-loop.ts';
 
 const REASONS = ['gap', 'fork', 'poison', 'fenced', 'waiting', 'unproven'] as const;
 

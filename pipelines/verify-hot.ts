@@ -52,24 +52,21 @@ export async function verifyHot(directory: string, options: VerifyHotOptions): P
     } catch (error) {
       if (isDamage(error)) return damaged(directory, 'opened', error);
       // It has a writer by now, or one was quicker.
-      const isTaken = isVarveError(error, 'HOT_LOCKED') || error instanceof Yielded;
-      if (!isTaken || tries >= TRIES) throw error;
+      if (!isVarveError(error, 'HOT_LOCKED') || tries >= TRIES) throw error;
     }
     if (options.signal.aborted) throw new VarveError('ABORTED', 'verifying was aborted');
     await sleep(RETRY_MS);
   }
 }
 
-/** A writer asked for the log. */
-class Yielded extends Error {}
-
 async function open(directory: string, { deep, signal }: VerifyHotOptions): Promise<HotVerdict> {
   const yields = new AbortController();
-  const entrance = { role: 'drain', onYield: () => yields.abort(new Yielded('a writer asked for the log')) } as const;
+  const entrance = { role: 'drain', onYield: () => yields.abort() } as const;
   await using log = await HotLog.open(directory, { create: false, lockTimeoutMs: 0 }, entrance);
   const both = AbortSignal.any([signal, yields.signal]);
   const { tip, ...report } = await log.verify({ deep, signal: both }).catch((error: unknown) => {
     if (signal.aborted) throw new VarveError('ABORTED', 'verifying was aborted');
+    if (yields.signal.aborted) throw new VarveError('HOT_LOCKED', `a writer asked for ${directory}`, { directory });
     throw error;
   });
   return { directory, how: 'opened', ...report, lsn: tip.lsn };

@@ -1,6 +1,7 @@
 /**
  * `varve verify`: every hash, link and blob, of hot logs and of the warm tier. Exit code 5 where anything does not hold;
- * the first bad event is named, and then the others, up to a hundred of each partition.
+ * the first bad event is named, and then the others, up to a hundred of each partition. 2 or 4 where all that could be read
+ * is whole and a log could not be.
  *
  * `--deep` also hashes every blob of the logs again, steps the warm tier's summaries again, and looks whether the store
  * has the body of every blob that warm refers to.
@@ -8,7 +9,7 @@
 import { hasBlob } from '../cold/blobs.ts';
 import { openStore } from '../cold/open-store.ts';
 import type { Config } from '../schemas/config.ts';
-import { VarveError } from '../schemas/errors.ts';
+import { ERROR_CODES, isVarveError, VarveError } from '../schemas/errors.ts';
 import type { Session } from '../warm/pool.ts';
 import {
   brokenChains,
@@ -57,22 +58,38 @@ export async function verify(config: Config, options: VerifyOptions, signal: Abo
   const hot = await verifyLogs(directories, options.deep, signal, progress);
   const warm = isWarm ? await verifyWarm(config, options.deep, signal, progress) : undefined;
   progress.end();
-  const isWhole =
-    hot.every(({ damage, bad_blobs }) => damage === undefined && bad_blobs.length === 0) &&
-    (warm === undefined || (warm.problems.length === 0 && warm.missing_blobs.length === 0));
-  if (options.json) printJson({ whole: isWhole, hot, warm });
+  const isWarmWhole = warm === undefined || warm.problems.length + warm.missing_blobs.length === 0;
+  const isWhole = isWarmWhole && hot.every(isWholeLog);
+  if (options.json) printJson({ whole: isWhole, hot: hot.map(jsonOf), warm });
   else print([...hot.map(hotText), ...(warm === undefined ? [] : [warmText(warm)])].join(''));
-  return isWhole ? 0 : 5;
+  if (isWhole) return 0;
+  const isBad = !isWarmWhole || hot.some((verdict) => !('refused' in verdict) && !isWholeLog(verdict));
+  return isBad
+    ? 5
+    : Math.max(...hot.map((verdict) => ('refused' in verdict ? ERROR_CODES[verdict.refused.code].exit : 0)));
 }
 
 async function verifyLogs(directories: readonly string[], deep: boolean, signal: AbortSignal, progress: Progress) {
-  const verdicts: HotVerdict[] = [];
+  const verdicts: (HotVerdict | Refused)[] = [];
   for (const directory of directories) {
     const onProgress = (lsn: number, durable: number) =>
       progress.at(() => `${directory}: ${lsn} of ${durable} records verified`);
-    verdicts.push(await verifyHot(directory, { deep, signal, onProgress }));
+    try {
+      verdicts.push(await verifyHot(directory, { deep, signal, onProgress }));
+    } catch (error) {
+      // One log that cannot be read keeps nobody from the others.
+      if (!isVarveError(error) || error.code === 'ABORTED') throw error;
+      verdicts.push({ directory, refused: error });
+    }
   }
   return verdicts;
+}
+
+/** A log that could not be verified at all. */
+type Refused = { readonly directory: string; readonly refused: VarveError };
+
+function isWholeLog(verdict: HotVerdict | Refused): boolean {
+  return !('refused' in verdict) && verdict.damage === undefined && verdict.bad_blobs.length === 0;
 }
 
 async function verifyWarm(
@@ -143,7 +160,16 @@ async function missingBlobs(session: Session, config: Config, signal: AbortSigna
   return missing;
 }
 
-function hotText(verdict: HotVerdict): string {
+function jsonOf(verdict: HotVerdict | Refused): object {
+  if (!('refused' in verdict)) return verdict;
+  const { code, message } = verdict.refused;
+  return { directory: verdict.directory, refused: { code, message } };
+}
+
+function hotText(verdict: HotVerdict | Refused): string {
+  if ('refused' in verdict) {
+    return `${verdict.directory}: NOT VERIFIED: ${verdict.refused.message} [${verdict.refused.code}]\n`;
+  }
   const { directory, how, events, trajectories, lsn, blobs, bad_blobs, damage } = verdict;
   if (damage !== undefined) {
     return `${directory}: DAMAGED at LSN ${damage.lsn}: ${damage.reason}\n  what to do: varve doctor --hot ${directory}\n`;

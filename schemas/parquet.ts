@@ -146,11 +146,6 @@ export const COLUMNS = [
   },
 ] as const satisfies readonly Column[];
 
-// A column of the row type that the list forgot would be missing from every file.
-type Forgotten = Exclude<keyof ColdRow, (typeof COLUMNS)[number]['name']>;
-const _none: Forgotten extends never ? true : never = true;
-void _none;
-
 export const PARTITION_COLUMNS = ['tenant', 'date', 'model_version'] as const;
 
 /** Day in UTC on which a trajectory started, `YYYY-MM-DD`. Ids are refused long before their year has five digits. */

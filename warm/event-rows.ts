@@ -4,6 +4,8 @@
  * A payload that jsonb cannot hold, because its canonical text has U+0000 in it, goes to `payload_exact` as it is. All
  * others come back from jsonb byte-identical once they are canonical again (measured over 80,000 random documents).
  */
+import { VarveError } from '../schemas/errors.ts';
+import type { TrajectoryId } from '../schemas/ids.ts';
 import {
   byteaArray,
   hashArray,
@@ -92,6 +94,40 @@ export function storedHashes(
 ): Promise<StoredHash[]> {
   const ids = uuidArray(keys.map((key) => key.trajectory_id));
   return tx.query(STORED_HASHES, [ids, int8Array(keys.map((key) => key.sequence_number))]);
+}
+
+/** Hashes of what is stored in the place of these events, looked up by trajectory and number. */
+export async function hashesOf(
+  tx: Tx,
+  events: readonly WarmEvent[],
+): Promise<(id: TrajectoryId, sequence: number) => string | undefined> {
+  if (events.length === 0) return () => undefined;
+  const rows = await storedHashes(tx, events);
+  const byKey = new Map(rows.map((row) => [`${row.trajectory_id} ${row.sequence_number}`, row.hash]));
+  return (id, sequence) => byKey.get(`${id} ${sequence}`);
+}
+
+/** Inserts events and returns those in whose place another row stands; the same row is as good as a new one. */
+export async function insertAll(
+  tx: Tx,
+  events: readonly WarmEvent[],
+  columns: readonly Value[],
+): Promise<ReadonlySet<WarmEvent>> {
+  const inserted = await insertEvents(tx, columns);
+  if (inserted === events.length) return new Set();
+  // ON CONFLICT says nothing about what was in the way. The same row means that the trajectory's row had gone back.
+  const storedHash = await hashesOf(tx, events);
+  const others = new Set<WarmEvent>();
+  for (const event of events) {
+    const stored = storedHash(event.trajectory_id, event.sequence_number);
+    if (stored === event.cryptographic_hash) continue;
+    if (stored === undefined) {
+      const message = `event ${event.sequence_number} of ${event.trajectory_id} was neither inserted nor there already`;
+      throw new VarveError('WARM_CONFLICT', message, {});
+    }
+    others.add(event);
+  }
+  return others;
 }
 
 const ENSURE_PARTITION = statement<{ name: string }>(

@@ -1,7 +1,8 @@
 /** Which of these rows does PostgreSQL refuse? Found by halving, in transactions that are all rolled back. */
 import { isVarveError } from '../schemas/errors.ts';
 import { eventColumns, insertEvents } from './event-rows.ts';
-import type { Refusal, WarmEvent } from './ingest-plan.ts';
+import type { WarmEvent } from './ingest-plan.ts';
+import type { Refusal } from './place.ts';
 import { transaction, type WarmPool } from './pool.ts';
 
 /** An empty map where each of them is taken by itself. */

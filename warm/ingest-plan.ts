@@ -14,10 +14,10 @@
  * Gap, fork, poison and fenced *block* (trajectory, log, token): what the log sends for it under that or a lower token
  * goes to quarantine with the same reason, in order. Everything else goes on.
  */
-import { chainHash, formatEnvelope } from '../schemas/chain.ts';
 import { type SequenceNumber, type TrajectoryId, trajectoryStartMs } from '../schemas/ids.ts';
 import { INITIAL_SUMMARY, type Summary, step } from '../schemas/summary.ts';
 import type { FoldedEvent } from '../schemas/tally.ts';
+import { advanced, allowed, block, type Place, placeOf, type Refusal, STOPPED_EARLIER, storedAt } from './place.ts';
 
 /** An event as a log hands it over, with the exact bytes of its payload. */
 export type WarmEvent = FoldedEvent & {
@@ -93,10 +93,14 @@ export type TrajectoryChange = {
  * An event whose hash is known decides for the unproven ones before it in the same log: proven, they were duplicates;
  * else they are part of a fork. An anchor between them cuts the chain, so only what lies behind it is decided.
  */
-export type Decision = { readonly after_lsn: number; readonly below: number; readonly proven: boolean };
-
-/** Why an event must not become visible. */
-export type Refusal = { readonly detail: string; readonly sqlstate?: string };
+export type Decision = {
+  /** Of that anchor, and of the event that decides: what lies between them is decided. */
+  readonly after_lsn: number;
+  readonly before_lsn: number;
+  /** Its sequence number. */
+  readonly below: number;
+  readonly proven: boolean;
+};
 
 export type IngestPlan = {
   readonly inserts: readonly WarmEvent[];
@@ -153,15 +157,6 @@ type Draft = {
   undecided: { readonly lsn: number; readonly event: WarmEvent }[];
 };
 
-/** Where an event stands against the head of its trajectory. */
-type Place =
-  | { readonly kind: 'insert' }
-  | { readonly kind: 'duplicate' }
-  | { readonly kind: 'unproven' }
-  /** Behind the next one. */
-  | { readonly kind: 'early' }
-  | { readonly kind: 'block'; readonly reason: BlockReason; readonly detail: string };
-
 type Verdict = Exclude<Place, { kind: 'early' }> | { readonly kind: 'waiting' };
 
 export function planIngest(items: readonly WarmItem[], context: PlanContext): IngestPlan {
@@ -197,90 +192,6 @@ export function planIngest(items: readonly WarmItem[], context: PlanContext): In
   return { inserts, quarantined: quarantined.toSorted((a, b) => a.lsn - b.lsn), changes, anchors, missing, duplicates };
 }
 
-/** An event that waits in quarantine, and the log that sent it. */
-export type Waiting<Row> = {
-  readonly row: Row;
-  readonly log_id: string;
-  readonly lsn: number;
-  readonly event: WarmEvent;
-};
-
-export type Stopped<Row> = Waiting<Row> & { readonly reason: QuarantineReason; readonly detail: string };
-
-export type WaitingPlan<Row> = {
-  readonly after: TrajectoryState;
-  /** In order; they go in with the predecessor's transaction. */
-  readonly inserts: readonly Waiting<Row>[];
-  /** Another log has brought the same event meanwhile. */
-  readonly duplicates: readonly Row[];
-  /** They do not fit what came, or follow in their log what does not. */
-  readonly stopped: readonly Stopped<Row>[];
-};
-
-export type WaitingContext<Row> = {
-  /** As in `PlanContext`, of this trajectory. */
-  readonly storedHash: (sequence: number) => string | undefined;
-  readonly refused: (row: Row) => Refusal | undefined;
-  readonly isConflicting: (row: Row) => boolean;
-};
-
-type Stop = { readonly reason: BlockReason; readonly fencing_token: number; readonly lsn: number };
-
-/** What becomes of a trajectory's waiting events, in the order of their numbers, now that its head is `state`. */
-export function planWaiting<Row>(
-  state: TrajectoryState,
-  waiting: readonly Waiting<Row>[],
-  context: WaitingContext<Row>,
-): WaitingPlan<Row> {
-  let after = state;
-  const inserts: Waiting<Row>[] = [];
-  const duplicates: Row[] = [];
-  const stopped: Stopped<Row>[] = [];
-  const stops = new Map<string, Stop>();
-  const inserted = new Map<number, string>();
-  for (const entry of waiting) {
-    const { row, log_id, lsn, event } = entry;
-    const { sequence_number, fencing_token, cryptographic_hash } = event;
-    const stop = stops.get(log_id);
-    if (stop !== undefined && lsn > stop.lsn && fencing_token <= stop.fencing_token) {
-      stopped.push({ ...entry, reason: stop.reason, detail: STOPPED_EARLIER });
-      continue;
-    }
-    const stored = inserted.get(sequence_number) ?? storedAt(after, event, context.storedHash);
-    const place = allowed(placeOf(after, event, stored), context.refused(row), context.isConflicting(row), event);
-    switch (place.kind) {
-      case 'insert':
-        after = advanced(after, event);
-        inserted.set(sequence_number, cryptographic_hash);
-        inserts.push(entry);
-        break;
-      case 'duplicate':
-        duplicates.push(row);
-        break;
-      case 'unproven':
-        stopped.push({ ...entry, reason: 'unproven', detail: 'warm no longer has this event' });
-        break;
-      case 'block':
-        stops.set(log_id, { reason: place.reason, fencing_token, lsn });
-        stopped.push({ ...entry, reason: place.reason, detail: place.detail });
-        break;
-      case 'early':
-        break;
-    }
-  }
-  const settled = inserts.length + duplicates.length + stopped.length;
-  const summary = step(
-    after.summary,
-    inserts.map(({ event }) => event),
-  );
-  return {
-    after: { ...after, summary, waiting: Math.max(0, state.waiting - settled) },
-    inserts,
-    duplicates,
-    stopped,
-  };
-}
-
 function draftOf(drafts: Map<TrajectoryId, Draft>, id: TrajectoryId, context: PlanContext): Draft {
   const known = drafts.get(id);
   if (known !== undefined) return known;
@@ -304,11 +215,11 @@ function finish(draft: Draft): TrajectoryChange {
   return { before, after: { ...after, summary }, blocked_at, decisions };
 }
 
-function decide(draft: Draft, below: number, proven: boolean): void {
+function decide(draft: Draft, before_lsn: number, below: number, proven: boolean): void {
   const after_lsn = draft.after.anchor?.lsn ?? 0;
   const last = draft.decisions.at(-1);
   if (last?.after_lsn === after_lsn && last.proven === proven) draft.decisions.pop();
-  draft.decisions.push({ after_lsn, below, proven });
+  draft.decisions.push({ after_lsn, before_lsn, below, proven });
   draft.unproven = [];
 }
 
@@ -323,7 +234,7 @@ function place(draft: Draft, lsn: number, event: WarmEvent, context: PlanContext
     case 'duplicate': {
       // The chain: an event that is known proves all that came before it in the same log.
       const proven = draft.unproven.length;
-      decide(draft, event.sequence_number, true);
+      decide(draft, lsn, event.sequence_number, true);
       return 1 + proven;
     }
     case 'unproven':
@@ -337,7 +248,7 @@ function place(draft: Draft, lsn: number, event: WarmEvent, context: PlanContext
       const { reason, detail } = verdict;
       if (reason === 'fork') {
         for (const earlier of draft.unproven) quarantined.push({ ...earlier, reason, detail });
-        decide(draft, event.sequence_number, false);
+        decide(draft, lsn, event.sequence_number, false);
       }
       if (draft.after.block === undefined || draft.after.block.fencing_token < event.fencing_token) {
         draft.after = { ...draft.after, block: { reason, fencing_token: event.fencing_token } };
@@ -370,69 +281,9 @@ function judge(draft: Draft, lsn: number, event: WarmEvent, context: PlanContext
   return verdict.kind === 'early' ? { kind: 'waiting' } : verdict;
 }
 
-const STOPPED_EARLIER = 'an earlier event of this log was stopped';
 const AHEAD: Refusal = { detail: 'its trajectory starts over a day ahead of the database' };
 
 /** Did this log announce that it goes on there, or does the event before this one wait? */
 function isAwaited({ waiting_sequence, anchor }: TrajectoryState, sequence: number): boolean {
   return waiting_sequence === sequence - 1 || anchor?.sequence_number === sequence - 1;
-}
-
-/** Hash that warm has in an event's place; undefined where it has none, or no longer knows it. */
-function storedAt(
-  state: TrajectoryState,
-  { sequence_number }: WarmEvent,
-  storedHash: (sequence: number) => string | undefined,
-): string | undefined {
-  if (sequence_number > state.last_sequence_number) return undefined;
-  return sequence_number === state.last_sequence_number ? state.head_hash : storedHash(sequence_number);
-}
-
-function placeOf(state: TrajectoryState, event: WarmEvent, stored: string | undefined): Place {
-  const { sequence_number, fencing_token } = event;
-  const next = state.last_sequence_number + 1;
-  if (sequence_number < next && stored === event.cryptographic_hash) return { kind: 'duplicate' };
-  const fence = state.fences.find(
-    (claim) => fencing_token < claim.fencing_token && sequence_number > claim.sequence_number,
-  );
-  if (fence !== undefined) {
-    const { fencing_token: token, sequence_number: at } = fence;
-    return block('fenced', `token ${fencing_token} was passed by ${token} at event ${at}`);
-  }
-  if (sequence_number < next) {
-    // At or below the head: it is never inserted again.
-    return stored === undefined ? { kind: 'unproven' } : block('fork', `warm has another event ${sequence_number}`);
-  }
-  if (sequence_number > next) return { kind: 'early' };
-  const previous = Buffer.from(state.head_hash, 'hex');
-  if (chainHash(previous, formatEnvelope(event)).toString('hex') !== event.cryptographic_hash) {
-    return block('fork', `its hash does not cover the event ${sequence_number - 1} that warm has`);
-  }
-  const goesBack =
-    event.turn < state.turn || fencing_token < state.fencing_token || Date.parse(event.created_at) < state.created_ms;
-  return goesBack ? block('poison', 'its turn, time or token went back') : { kind: 'insert' };
-}
-
-/** What was learnt of an event in an earlier try, or is known of it otherwise, matters only where it would go in. */
-function allowed(place: Place, refusal: Refusal | undefined, isConflicting: boolean, event: WarmEvent): Place {
-  if (place.kind !== 'insert' && place.kind !== 'early') return place;
-  if (refusal !== undefined) return block('poison', refusal.detail);
-  if (place.kind === 'insert' && isConflicting) return block('fork', `warm has another event ${event.sequence_number}`);
-  return place;
-}
-
-function block(reason: BlockReason, detail: string): Place & { kind: 'block' } {
-  return { kind: 'block', reason, detail };
-}
-
-/** The state behind an event that is inserted. The summary follows at the end, in one go. */
-export function advanced(state: TrajectoryState, event: WarmEvent): TrajectoryState {
-  return {
-    ...state,
-    last_sequence_number: event.sequence_number,
-    head_hash: event.cryptographic_hash,
-    turn: event.turn,
-    created_ms: Date.parse(event.created_at),
-    fencing_token: event.fencing_token,
-  };
 }

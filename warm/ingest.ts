@@ -13,38 +13,26 @@ import { isVarveError, VarveError } from '../schemas/errors.ts';
 import { type TrajectoryId, trajectoryStartMs } from '../schemas/ids.ts';
 import { addBlobRefs, blobRefColumns } from './blob-ref-rows.ts';
 import { databaseNow, type LogIdentity, moveCursor, openCursor, readCursor, type WarmCursor } from './cursor-rows.ts';
-import { ensurePartition, eventColumns, insertEvents, storedHashes } from './event-rows.ts';
+import { ensurePartition, eventColumns, hashesOf, insertAll } from './event-rows.ts';
 import { findRefused } from './find-refused.ts';
 import { Forecast } from './forecast.ts';
 import {
   type IngestPlan,
   type PlanContext,
   planIngest,
-  planWaiting,
   type QuarantineReason,
-  type Refusal,
-  type Stopped,
   type TrajectoryState,
   unknownTrajectory,
-  type Waiting,
-  type WaitingPlan,
   type WarmEvent,
   type WarmItem,
 } from './ingest-plan.ts';
+import { Conflict, Learnt } from './learnt.ts';
+import type { Refusal } from './place.ts';
 import { applyPlain, type PlainColumns, plainColumns } from './plain-batch.ts';
 import { type Session, statement, type Tx, transaction, type Value, type WarmPool } from './pool.ts';
-import {
-  addQuarantined,
-  decideUnproven,
-  eventOf,
-  type HeldSummary,
-  heldSummary,
-  type QuarantineRow,
-  renameRows,
-  settleRows,
-  waitingRows,
-} from './quarantine-rows.ts';
-import { type Advance, advanceStates, readStates, SummaryCache, setAnchors, setBlocks } from './trajectory-rows.ts';
+import { addQuarantined, decideUnproven, type HeldSummary, heldSummary } from './quarantine-rows.ts';
+import { advanceStates, readStates, SummaryCache, setAnchors, setBlocks } from './trajectory-rows.ts';
+import { applyWaiting, waitingOf } from './waiting.ts';
 
 /** Records of a log behind its cursor, in LSN order, with what can be made ready before the locks are taken. */
 export type WarmBatch = {
@@ -85,8 +73,11 @@ export type ApplyOptions = {
   readonly unfit?: ReadonlyMap<number, string>;
 };
 
-/** Trajectories named in an ack; beyond it only their number matters to anybody. */
-const HELD_MOST = 1000;
+/**
+ * Trajectories that an ack can name: about 110 bytes each, and a frame of the tail has 2 MiB. `held` gives one more where
+ * there are more.
+ */
+export const HELD_MOST = 10_000;
 /** A batch is planned again after each thing learnt; more than this is a bug or an attack. */
 const TRIES_MAX = 64;
 
@@ -237,7 +228,7 @@ export class Ingest {
     );
     // Before those that wait are looked at: an event of this batch may wait for one that another log has brought.
     await addQuarantined(tx, log_id, plan.quarantined);
-    const { advances, count } = await this.#applyWaiting(tx, changed, plan, learnt);
+    const { advances, count } = await applyWaiting(tx, changed, plan, learnt);
     if (!(await advanceStates(tx, advances, this.#summaries))) throw new Moved();
     await setAnchors(tx, log_id, plan.anchors);
     await setBlocks(
@@ -261,80 +252,17 @@ export class Ingest {
     return count;
   }
 
-  async #applyWaiting(
-    tx: Tx,
-    advances: readonly Advance[],
-    plan: IngestPlan,
-    learnt: Learnt,
-  ): Promise<{ advances: readonly Advance[]; count: number }> {
-    const moved = new Set(plan.inserts.map((event) => event.trajectory_id));
-    const due = advances
-      .map(({ after }) => after)
-      .filter((state) => state.waiting > 0 && moved.has(state.trajectory_id));
-    if (due.length === 0) return { advances, count: 0 };
-    const waiting = await waitingOf(
-      tx,
-      due.map(({ trajectory_id }) => trajectory_id),
-    );
-    const storedHash = await hashesOf(
-      tx,
-      [...waiting.values()].flat().map(({ event }) => event),
-    );
-    const plans = new Map(
-      due.map((state) => [
-        state.trajectory_id,
-        planWaiting(state, waiting.get(state.trajectory_id) ?? [], {
-          storedHash: (sequence) => storedHash(state.trajectory_id, sequence),
-          refused: ({ id }) => learnt.refusedRows.get(id),
-          isConflicting: ({ id }) => learnt.conflictingRows.has(id),
-        }),
-      ]),
-    );
-    const count = await this.#settleWaiting(tx, [...plans.values()]);
-    return {
-      advances: advances.map(({ before, after }) => ({
-        before,
-        after: plans.get(after.trajectory_id)?.after ?? after,
-      })),
-      count,
-    };
-  }
-
-  /** Returns how many waiting events went in. */
-  async #settleWaiting(tx: Tx, plans: readonly WaitingPlan<QuarantineRow>[]): Promise<number> {
-    const inserts = plans.flatMap((plan) => plan.inserts);
-    const events = inserts.map(({ event }) => event);
-    const others = events.length === 0 ? new Set() : await insertAll(tx, events, eventColumns(events));
-    const rows = inserts.flatMap(({ row, event }) => (others.has(event) ? [row.id] : []));
-    if (rows.length > 0) throw new Conflict({ rows });
-    await settleRows(
-      tx,
-      inserts.map(({ row }) => row.id),
-      'applied',
-    );
-    await settleRows(
-      tx,
-      plans.flatMap(({ duplicates }) => duplicates.map(({ id }) => id)),
-      'proven',
-    );
-    await stopRows(
-      tx,
-      plans.flatMap(({ stopped }) => stopped),
-    );
-    return inserts.length;
-  }
-
   /** What warm holds back of this log; looked up only while there is anything. */
   async #held(tx: Tx, plan: IngestPlan): Promise<readonly HeldSummary[]> {
     if (!this.#hasHeld && plan.quarantined.length === 0) return [];
-    const held = await heldSummary(tx, this.log.log_id, HELD_MOST);
+    const held = await heldSummary(tx, this.log.log_id, HELD_MOST + 1);
     this.#hasHeld = held.length > 0;
     return held;
   }
 
   /** What is held may change by other hands: a replay, an acceptance, a predecessor from another log. */
   async held(): Promise<readonly HeldSummary[]> {
-    return this.#pool.lend((session) => heldSummary(session, this.log.log_id, HELD_MOST));
+    return this.#pool.lend((session) => heldSummary(session, this.log.log_id, HELD_MOST + 1));
   }
 
   async #ensurePartitions(events: readonly WarmEvent[]): Promise<void> {
@@ -392,101 +320,6 @@ function idsOf(item: WarmItem): TrajectoryId[] {
 
 /** A trajectory has moved since the batch was planned: it is planned again. */
 class Moved extends Error {}
-
-/** Other rows stand in the place of these events. */
-class Conflict extends Error {
-  readonly lsns: readonly number[];
-  readonly rows: readonly number[];
-
-  constructor({ lsns = [], rows = [] }: { lsns?: readonly number[]; rows?: readonly number[] }) {
-    super('other rows stand in the place of these events');
-    this.lsns = lsns;
-    this.rows = rows;
-  }
-}
-
-/** What earlier tries have taught: of events of the batch by LSN, of waiting ones by the id of their row. */
-class Learnt {
-  readonly refused: Map<number, Refusal>;
-  readonly conflicting = new Set<number>();
-  readonly refusedRows = new Map<number, Refusal>();
-  readonly conflictingRows = new Set<number>();
-
-  constructor(refused: Map<number, Refusal>) {
-    this.refused = refused;
-  }
-
-  conflict({ lsns, rows }: Conflict): void {
-    for (const lsn of lsns) this.conflicting.add(lsn);
-    for (const row of rows) this.conflictingRows.add(row);
-  }
-}
-
-/** Hashes of what is stored in the place of these events, looked up by trajectory and number. */
-async function hashesOf(
-  tx: Tx,
-  events: readonly WarmEvent[],
-): Promise<(id: TrajectoryId, sequence: number) => string | undefined> {
-  if (events.length === 0) return () => undefined;
-  const rows = await storedHashes(tx, events);
-  const byKey = new Map(rows.map((row) => [`${row.trajectory_id} ${row.sequence_number}`, row.hash]));
-  return (id, sequence) => byKey.get(`${id} ${sequence}`);
-}
-
-/** Inserts events and returns those in whose place another row stands; the same row is as good as a new one. */
-async function insertAll(
-  tx: Tx,
-  events: readonly WarmEvent[],
-  columns: readonly Value[],
-): Promise<ReadonlySet<WarmEvent>> {
-  const inserted = await insertEvents(tx, columns);
-  if (inserted === events.length) return new Set();
-  // ON CONFLICT says nothing about what was in the way. The same row means that the trajectory's row had gone back.
-  const storedHash = await hashesOf(tx, events);
-  const others = new Set<WarmEvent>();
-  for (const event of events) {
-    const stored = storedHash(event.trajectory_id, event.sequence_number);
-    if (stored === event.cryptographic_hash) continue;
-    if (stored === undefined) {
-      const message = `event ${event.sequence_number} of ${event.trajectory_id} was neither inserted nor there already`;
-      throw new VarveError('WARM_CONFLICT', message, {});
-    }
-    others.add(event);
-  }
-  return others;
-}
-
-async function waitingOf(
-  tx: Tx,
-  ids: readonly TrajectoryId[],
-): Promise<ReadonlyMap<TrajectoryId, readonly Waiting<QuarantineRow>[]>> {
-  const byId = new Map<TrajectoryId, Waiting<QuarantineRow>[]>();
-  for (const row of await waitingRows(tx, ids)) {
-    const event = eventOf(row);
-    const known = byId.get(event.trajectory_id) ?? [];
-    byId.set(event.trajectory_id, known);
-    known.push({ row, log_id: row.log_id, lsn: row.lsn, event });
-  }
-  return byId;
-}
-
-/** Waiting events that cannot go in any more; their logs are blocked from the first of them on. */
-async function stopRows(tx: Tx, stopped: readonly Stopped<QuarantineRow>[]): Promise<void> {
-  await renameRows(
-    tx,
-    stopped.map(({ row, reason, detail }) => ({ id: row.id, reason, detail })),
-  );
-  const firsts = new Map<string, Stopped<QuarantineRow>>();
-  for (const entry of stopped) {
-    const key = `${entry.log_id} ${entry.event.trajectory_id} ${entry.event.fencing_token}`;
-    if (!firsts.has(key)) firsts.set(key, entry);
-  }
-  for (const { log_id, reason, event } of firsts.values()) {
-    if (reason === 'unproven' || reason === 'waiting') continue;
-    const { trajectory_id, fencing_token, sequence_number } = event;
-    await setBlocks(tx, log_id, [{ trajectory_id, fencing_token, sequence_number, reason }]);
-  }
-}
 
 const ADD_MISSING = statement(
   'missing_records.add',

@@ -17,7 +17,8 @@ import { type Branch, type BranchPosition, branchEvent, branchNumber, branchStar
 import { int8Array } from './columns.ts';
 import { databaseNow } from './cursor-rows.ts';
 import { ensurePartition, eventColumns, insertEvents, storedHashes } from './event-rows.ts';
-import { advanced, type TrajectoryState, type WarmEvent } from './ingest-plan.ts';
+import type { TrajectoryState, WarmEvent } from './ingest-plan.ts';
+import { advanced } from './place.ts';
 import { statement, type Tx, transaction, type WarmPool } from './pool.ts';
 import { DECIDED_BY_PEOPLE, heldByReason, lockFor, logsWith, maybe, nothingToDecide } from './quarantine.ts';
 import { eventOf, type QuarantineRow } from './quarantine-rows.ts';

@@ -21,10 +21,10 @@ import {
   planIngest,
   type Quarantined,
   type QuarantineReason,
-  type Refusal,
   type TrajectoryState,
   type WarmEvent,
 } from './ingest-plan.ts';
+import type { Refusal } from './place.ts';
 import { statement, type Tx, transaction, type WarmPool } from './pool.ts';
 import { type HeldByReason, heldByReason, lockFor, logsWith, maybe } from './quarantine.ts';
 import { decideUnproven, eventOf, type QuarantineRow, settleRows } from './quarantine-rows.ts';

@@ -113,9 +113,10 @@ const DECIDE_UNPROVEN = statement(
      state = CASE WHEN u.proven THEN 'proven' ELSE q.state END,
      settled_at = CASE WHEN u.proven THEN varve_now() END,
      reason = CASE WHEN u.proven THEN q.reason ELSE 'fork' END
-   FROM unnest($2::uuid[], $3::bigint[], $4::boolean[], $5::bigint[]) AS u (trajectory_id, below, proven, after_lsn)
+   FROM unnest($2::uuid[], $3::bigint[], $4::boolean[], $5::bigint[], $6::bigint[])
+     AS u (trajectory_id, below, proven, after_lsn, before_lsn)
    WHERE q.trajectory_id = u.trajectory_id AND q.log_id = $1 AND q.state = 'held' AND q.reason = 'unproven'
-     AND q.sequence_number < u.below AND q.lsn > u.after_lsn`,
+     AND q.sequence_number < u.below AND q.lsn > u.after_lsn AND q.lsn < u.before_lsn`,
 );
 
 /** An event whose hash is known decides for the unproven ones before it in the same log. */
@@ -131,6 +132,7 @@ export async function decideUnproven(
     int8Array(decisions.map(({ below }) => below)),
     decisions.map(({ proven }) => proven),
     int8Array(decisions.map(({ after_lsn }) => after_lsn)),
+    int8Array(decisions.map(({ before_lsn }) => before_lsn)),
   ]);
 }
 

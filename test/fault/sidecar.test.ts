@@ -153,7 +153,7 @@ describe('the sidecar under faults', () => {
     this.timeout(120_000 + 3 * OUTAGE_MS);
     await using scene = await Scene.open('PostgreSQL away');
     // Enough that it fills what the sidecar may hold many times.
-    scene.startWorker({ perSecond: 1500, textBytes: 6000 });
+    scene.startWorker({ perSecond: 600, textBytes: modestOrSoak(8000, 1500) });
     await scene.moves();
     const before = await scene.sidecar.reaches((status) => status.replicated_lsn > 0);
     await scene.server.stop('immediate');
@@ -252,7 +252,7 @@ describe('the sidecar under faults', () => {
     await scene.sidecar.stop();
     // Far more than the sidecar may hold, and nobody has replicated it.
     scene.startWorker({ perSecond: 3000, textBytes: 8000 });
-    await until('a backlog', () => scene.acknowledged > 3000 || undefined);
+    await until('a backlog', () => scene.acknowledged > 1200 || undefined);
     scene.worker?.kill('SIGKILL');
     await scene.worker?.exited;
     await scene.pool.lend((session) =>

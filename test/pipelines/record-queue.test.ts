@@ -64,9 +64,10 @@ describe('pipelines/record-queue', () => {
     const queue = new RecordQueue(1000);
     queue.add([item(1, 2000)]);
     let hasRoom = false;
-    const room = queue.room().then(() => {
+    const room = (async () => {
+      await queue.room();
       hasRoom = true;
-    });
+    })();
     await new Promise(setImmediate);
     assert.equal(hasRoom, false);
     await queue.take(1, 1);

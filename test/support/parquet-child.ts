@@ -14,10 +14,12 @@ import { GENESIS, notes } from './cold-rows.ts';
 
 export type ParquetPlan = {
   readonly directory: string;
-  readonly trajectories: number;
-  readonly events: number;
-  /** Characters of each payload. */
-  readonly chars: number;
+  readonly shapes: readonly {
+    readonly trajectories: number;
+    readonly events: number;
+    /** Characters of each payload. */
+    readonly chars: number;
+  }[];
 };
 
 const plan = JSON.parse(process.argv[2] as string) as ParquetPlan;
@@ -26,14 +28,17 @@ process.stdin.on('end', () => process.exit(1)).resume();
 await using duck = await DuckDb.open({ tempDir: join(plan.directory, 'spill') });
 await using store = await FileStore.open(join(plan.directory, 'store'));
 await using writer = await ParquetWriter.open(duck, join(plan.directory, 'scratch'));
-for (let n = 0; n < plan.trajectories; n++) {
-  const { rows } = notes(n, plan.events, plan.chars);
-  let previous_hash = GENESIS;
-  // As PostgreSQL hands them over: a few at a time.
-  for (let i = 0; i < rows.length; i += 5) {
-    const some = rows.slice(i, i + 5);
-    await writer.append({ previous_hash, rows: some });
-    previous_hash = some.at(-1)?.cryptographic_hash ?? previous_hash;
+let n = 0;
+for (const { trajectories, events, chars } of plan.shapes) {
+  for (const end = n + trajectories; n < end; n++) {
+    const { rows } = notes(n, events, chars);
+    let previous_hash = GENESIS;
+    // As PostgreSQL hands them over: a few at a time.
+    for (let i = 0; i < rows.length; i += 5) {
+      const some = rows.slice(i, i + 5);
+      await writer.append({ previous_hash, rows: some });
+      previous_hash = some.at(-1)?.cryptographic_hash ?? previous_hash;
+    }
   }
 }
 const file = await writer.finish();

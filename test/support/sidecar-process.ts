@@ -2,8 +2,9 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { openStore } from '../../cold/open-store.ts';
 import { loadConfig } from '../../pipelines/config.ts';
+import type { LogStatus } from '../../pipelines/log-loop.ts';
 import { Logger } from '../../pipelines/logger.ts';
-import { type LogStatus, Sidecar } from '../../pipelines/sidecar.ts';
+import { Sidecar } from '../../pipelines/sidecar.ts';
 import { openPool } from '../../warm/pool.ts';
 import { Child, type Exit } from './child.ts';
 
@@ -107,6 +108,22 @@ export async function drainHere(place: Place): Promise<readonly LogStatus[]> {
   const done = await sidecar.drain(AbortSignal.timeout(60_000));
   if (!done) throw new Error(`not drained in a minute: ${JSON.stringify(sidecar.statuses())}`);
   return sidecar.statuses();
+}
+
+/** What a promise gives, which must be soon. */
+export async function within<T>(what: string, promise: Promise<T>, timeoutMs = 20_000): Promise<T> {
+  const timer = new AbortController();
+  const late = sleep(timeoutMs, undefined, { signal: timer.signal }).then(
+    () => {
+      throw new Error(`${timeoutMs} ms passed before ${what}`);
+    },
+    () => undefined as never,
+  );
+  try {
+    return await Promise.race([promise, late]);
+  } finally {
+    timer.abort();
+  }
 }
 
 /** Looks again and again until there is an answer. */

@@ -8,7 +8,8 @@ import { chainHash, formatEnvelope, GENESIS_HASH, payloadSha256 } from '../../sc
 import { newTrajectoryId, type SequenceNumber, type TrajectoryId } from '../../schemas/ids.ts';
 import { NO_CURSOR, type WarmCursor } from '../../warm/cursor-rows.ts';
 import type { Ingest, IngestCounts, IngestOutcome, WarmBatch } from '../../warm/ingest.ts';
-import type { Refusal, WarmEvent, WarmItem } from '../../warm/ingest-plan.ts';
+import type { WarmEvent, WarmItem } from '../../warm/ingest-plan.ts';
+import type { Refusal } from '../../warm/place.ts';
 
 export type Draft = {
   readonly event_type?: string;

@@ -1,7 +1,6 @@
 /** What a database of the warm tier holds, to be held against what logs hold. */
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
-import type { JsonObject } from '../../schemas/canonical.ts';
 import { canonicalJson, type Json } from '../../schemas/canonical.ts';
 import type { QuarantineReason, WarmEvent } from '../../warm/ingest-plan.ts';
 import { statement, type WarmPool } from '../../warm/pool.ts';
@@ -32,7 +31,7 @@ export function warmRows(pool: WarmPool, ids?: readonly string[]): Promise<WarmR
 
 /** The canonical payload, rebuilt from its row. */
 export function payloadText({ payload, payload_exact }: WarmRow): string {
-  return payload_exact === null ? canonicalJson(payload as JsonObject) : payload_exact.toString('utf8');
+  return payload_exact === null ? canonicalJson(payload) : payload_exact.toString('utf8');
 }
 
 const BROKEN = statement<{ broken: number }>(

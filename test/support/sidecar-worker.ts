@@ -60,7 +60,7 @@ while (!isStopping) {
     appended = due();
     continue;
   }
-  for (; appended < due() && underWay < 2000; appended++) append();
+  for (; appended < due() && underWay < 2000; appended++) void append();
 }
 while (underWay > 0) await sleep(1);
 await Promise.all(waits);
@@ -73,21 +73,18 @@ function due(): number {
   return Math.floor(((performance.now() - startedAt) / 1000) * plan.perSecond);
 }
 
-function append(): void {
+async function append(): Promise<void> {
   underWay += 1;
-  log
-    .append(random.pick(ids), { event_type: 'Noted', turn: 0, payload: { note: textOf() } })
-    .then(({ lsn }) => {
-      acknowledged += 1;
-      if (acknowledged % 50 === 0) print(`durable ${lsn}`);
-    })
-    .catch((error: unknown) => {
-      print(`failed ${isVarveError(error) ? error.code : String(error)}`);
-      process.exit(1);
-    })
-    .finally(() => {
-      underWay -= 1;
-    });
+  try {
+    const { lsn } = await log.append(random.pick(ids), { event_type: 'Noted', turn: 0, payload: { note: textOf() } });
+    acknowledged += 1;
+    if (acknowledged % 50 === 0) print(`durable ${lsn}`);
+  } catch (error) {
+    print(`failed ${isVarveError(error) ? error.code : String(error)}`);
+    process.exit(1);
+  } finally {
+    underWay -= 1;
+  }
 }
 
 function textOf(): string {

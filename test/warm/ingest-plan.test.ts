@@ -7,13 +7,13 @@ import {
   type Decision,
   type Fence,
   planIngest,
-  planWaiting,
   type QuarantineReason,
   type TrajectoryState,
   unknownTrajectory,
   type WarmEvent,
   type WarmItem,
 } from '../../warm/ingest-plan.ts';
+import { planWaiting } from '../../warm/waiting-plan.ts';
 import { runs } from '../support/property.ts';
 import { Chain, idAt, NOTHING_REFUSED, ScriptLog } from '../support/sidecar-script.ts';
 
@@ -109,10 +109,17 @@ class MemoryWarm {
     }
   }
 
-  #decide(log_id: string, id: TrajectoryId, { after_lsn, below, proven }: Decision): void {
+  #decide(log_id: string, id: TrajectoryId, { after_lsn, before_lsn, below, proven }: Decision): void {
     for (const row of this.held) {
       const isMeant = row.log_id === log_id && row.event.trajectory_id === id && row.state === 'held';
-      if (!isMeant || row.reason !== 'unproven' || row.lsn <= after_lsn || row.event.sequence_number >= below) continue;
+      if (
+        !isMeant ||
+        row.reason !== 'unproven' ||
+        row.lsn <= after_lsn ||
+        row.lsn >= before_lsn ||
+        row.event.sequence_number >= below
+      )
+        continue;
       if (proven) row.state = 'proven';
       else row.reason = 'fork';
     }
@@ -135,19 +142,16 @@ class MemoryWarm {
   }
 
   /** All that can be seen of it, in a form to compare. */
-  picture(): { rows: string[]; held: string[]; heads: unknown[]; blocks: string[] } {
+  picture(): { rows: string[]; held: string[]; heads: string[]; blocks: string[] } {
     return {
       rows: Array.from(this.rows, ([key, event]) => `${key} ${event.cryptographic_hash}`).toSorted(),
       held: this.held
         .filter(({ state }) => state === 'held')
         .map(({ log_id, lsn, reason }) => `${log_id} ${lsn} ${reason}`)
         .toSorted(),
-      heads: Array.from(this.states.values(), (state) => [
-        state.trajectory_id,
-        state.last_sequence_number,
-        state.head_hash,
-        state.summary,
-      ]).toSorted(),
+      heads: Array.from(this.states.values(), ({ trajectory_id, last_sequence_number, head_hash, summary }) =>
+        JSON.stringify([trajectory_id, last_sequence_number, head_hash, summary]),
+      ).toSorted(),
       blocks: Array.from(
         this.#parts,
         ([key, { block }]) => `${key} ${block?.reason} ${block?.fencing_token}`,

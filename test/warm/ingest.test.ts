@@ -463,6 +463,26 @@ describe('warm/ingest', () => {
       );
     });
 
+    it('are decided for by a later one, unless the log has adopted the trajectory in between', async () => {
+      for (const size of [1, 5]) {
+        const chain = new Chain().grow(6);
+        await (await open(new ScriptLog().add(...chain.events))).apply();
+        await exec(pool, `DELETE FROM trajectory_events WHERE trajectory_id = '${chain.id}' AND sequence_number < 6`);
+        const other = new Chain(chain.id).grow(3, { payload: { other: true } });
+        const log = new ScriptLog()
+          .add(...other.events)
+          .anchor(chain.at(5))
+          .add(chain.at(6));
+        const feed = await open(log);
+        while (feed.lsn < log.lsn) await feed.apply(size);
+        const held = await heldLines(pool);
+        assert.deepEqual(
+          held.filter((line) => line.startsWith(chain.id)),
+          [1, 2, 3].map((n) => `${chain.id} ${n} unproven`),
+        );
+      }
+    });
+
     it('are known by the hash at the end of a cold segment', async () => {
       const chain = new Chain().grow(9);
       const feed = await open(new ScriptLog().add(...chain.events));

@@ -222,6 +222,27 @@ describe('warm/leases', () => {
     }
   });
 
+  it('fence a log in the midst of being followed, with the very next batch', async () => {
+    const chain = new Chain(idAt(CLOCK_MS)).grow(12);
+    const other = new Chain(idAt(CLOCK_MS)).grow(12);
+    const log = new ScriptLog();
+    for (let n = 1; n <= 12; n++) log.add(chain.at(n), other.at(n));
+    const feed = await open(log);
+    await feed.apply(4);
+    await feed.apply(4);
+    const prepared = log.batch(feed.ingest, 8, 12);
+    assert.equal((await claim(chain.id, 'w', 5, chain.at(5).cryptographic_hash)).granted, true);
+    assert.equal((await feed.ingest.apply(prepared)).kind, 'applied');
+    feed.lsn = 12;
+    await feed.apply();
+    assert.equal((await warmRows(pool, [chain.id])).length, 5);
+    assert.equal((await warmRows(pool, [other.id])).length, 12);
+    assert.deepEqual(
+      await heldLines(pool),
+      [6, 7, 8, 9, 10, 11, 12].map((n) => `${chain.id} ${n} fenced`),
+    );
+  });
+
   it('of a trajectory that is claimed again and again keep a bounded number of fences', async () => {
     const chain = new Chain(idAt(CLOCK_MS));
     const log = new ScriptLog();
