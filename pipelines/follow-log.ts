@@ -173,10 +173,18 @@ class Session {
       const next = prepared ?? (await this.#next(this.#cursor));
       prepared = undefined;
       if (next === undefined) return 'ended';
-      const applying = this.#apply(next);
+      let onSent = (): void => {};
+      const sent = new Promise<void>((resolve) => {
+        onSent = resolve;
+      });
+      const applying = this.#apply(next, onSent);
       // Awaited below; until then its failure must not count as unhandled.
       applying.catch(() => {});
-      if (this.#isFull()) prepared = await this.#next(next.batch.to);
+      if (this.#isFull()) {
+        // Laying a batch out takes milliseconds: it must not keep the one before it from being sent.
+        await Promise.race([sent, applying]);
+        prepared = await this.#next(next.batch.to);
+      }
       if ((await applying) === 'moved') return 'moved';
     }
     return 'ended';
@@ -236,10 +244,10 @@ class Session {
     return { taken, batch: this.#ingest.prepare(items, from, cursorBehind(last), this.#source.durableLsn) };
   }
 
-  async #apply({ taken, batch }: Prepared): Promise<'applied' | 'moved'> {
+  async #apply({ taken, batch }: Prepared, onSent: () => void): Promise<'applied' | 'moved'> {
     const { retry, signal, onProgress } = this.#options;
     const unfit = await this.#putBlobs(batch);
-    const outcome = await retry(() => this.#ingest.apply(batch, { signal, unfit }));
+    const outcome = await retry(() => this.#ingest.apply(batch, { signal, unfit, onSent }));
     if (outcome.kind === 'moved') {
       // The outcome of a commit was unknown, and it did take place.
       const isOurs = outcome.cursor.lsn === batch.to.lsn && outcome.cursor.hash === batch.to.hash;

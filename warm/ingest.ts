@@ -21,6 +21,7 @@ import {
   type PlanContext,
   planIngest,
   type QuarantineReason,
+  type TrajectoryChange,
   type TrajectoryState,
   unknownTrajectory,
   type WarmEvent,
@@ -71,6 +72,8 @@ export type ApplyOptions = {
   readonly signal?: AbortSignal;
   /** Events that must not become visible, by LSN, and why: their blobs are missing. */
   readonly unfit?: ReadonlyMap<number, string>;
+  /** Told when the batch is on its way and the database at work, if it goes in one statement. */
+  readonly onSent?: () => void;
 };
 
 /**
@@ -80,6 +83,12 @@ export type ApplyOptions = {
 export const HELD_MOST = 10_000;
 /** A batch is planned again after each thing learnt; more than this is a bug or an attack. */
 const TRIES_MAX = 64;
+
+/** What a transaction came to, and what its plan made of each trajectory. */
+type Attempted = { readonly outcome: IngestOutcome; readonly changes: readonly TrajectoryChange[] };
+
+/** What a statement needs to be sent whole, in milliseconds. */
+const SENT_AFTER_MS = 1;
 
 export class Ingest {
   readonly log: LogIdentity;
@@ -97,8 +106,10 @@ export class Ingest {
 
   /** @returns the ingest of a log, and where the log is taken up again */
   static async open(pool: WarmPool, log: LogIdentity): Promise<{ ingest: Ingest; cursor: WarmCursor }> {
+    const ingest = new Ingest(pool, log);
     const cursor = await transaction(pool, (tx) => openCursor(tx, log));
-    return { ingest: new Ingest(pool, log), cursor };
+    ingest.#hasHeld = (await ingest.held()).length > 0;
+    return { ingest, cursor };
   }
 
   /**
@@ -108,30 +119,36 @@ export class Ingest {
   prepare(items: readonly WarmItem[], from: WarmCursor, to: WarmCursor, durable_lsn: number): WarmBatch {
     const events = items.flatMap((item) => (item.kind === 'event' ? [item.event] : []));
     const ids = [...new Set(items.flatMap(idsOf))];
-    const plan = this.#forecast.plan(items, Date.now());
-    const { generation } = this.#forecast;
     const columns = eventColumns(events);
-    const foreseen =
-      plan === undefined
-        ? undefined
-        : { plan, generation, columns: plainColumns(plan, columns, blobRefColumns(events)) };
-    return { items, from, to, durable_lsn, ids, events, columns, foreseen };
+    return { items, from, to, durable_lsn, ids, events, columns, foreseen: this.#foresee(items, events, columns) };
+  }
+
+  #foresee(items: readonly WarmItem[], events: readonly WarmEvent[], columns: readonly Value[]): Foreseen | undefined {
+    const plan = this.#forecast.plan(items, Date.now());
+    if (plan === undefined) return undefined;
+    const { generation } = this.#forecast;
+    return { plan, generation, columns: plainColumns(plan, columns, blobRefColumns(events)) };
   }
 
   /** @throws VarveError WARM_… ; with WARM_OUTCOME_UNKNOWN the next `apply` of the same batch tells */
   async apply(batch: WarmBatch, options: ApplyOptions = {}): Promise<IngestOutcome> {
     const unfit = Array.from(options.unfit ?? [], ([lsn, detail]) => [lsn, { detail }] as const);
     const learnt = new Learnt(new Map(unfit));
-    const plain = await this.#applyPlain(batch, learnt.refused, options.signal);
+    const foreseen = this.#foreseenNow(batch);
+    const plain = await this.#applyPlain(batch, foreseen, learnt.refused, options);
     if (plain !== undefined) return plain;
     for (let tries = 0; tries < TRIES_MAX; tries++) {
       await this.#ensurePartitions(batch.events);
       try {
-        return await transaction(
+        const { outcome, changes } = await transaction(
           this.#pool,
           (tx) => this.#attempt(tx, batch, learnt),
           options.signal === undefined ? {} : { signal: options.signal },
         );
+        const isAsForeseen = foreseen !== undefined && samePlaces(changes, foreseen.plan.changes);
+        if (isAsForeseen) this.#forecast.settle(changes);
+        else this.#forecast.restart(changes);
+        return outcome;
       } catch (error) {
         // Whatever went wrong, batches that were planned behind this one are planned anew, and so is this one.
         this.#forecast.forget();
@@ -146,49 +163,56 @@ export class Ingest {
     throw new VarveError('WARM_REFUSED_DATA', message, { log_id: this.log.log_id, lsn: batch.from.lsn });
   }
 
+  /** What was foreseen for a batch, again where that is void by now: everything before it has gone in. */
+  #foreseenNow({ items, events, columns, foreseen }: WarmBatch): Foreseen | undefined {
+    if (foreseen?.generation === this.#forecast.generation) return foreseen;
+    this.#forecast.restart([]);
+    return this.#foresee(items, events, columns);
+  }
+
   /** The short way, for a batch that was foreseen. undefined: it takes the long one. */
   async #applyPlain(
     batch: WarmBatch,
+    foreseen: Foreseen | undefined,
     unfit: ReadonlyMap<number, Refusal>,
-    signal: AbortSignal | undefined,
+    { signal, onSent }: ApplyOptions,
   ): Promise<IngestOutcome | undefined> {
-    const { foreseen, from, to, durable_lsn } = batch;
-    if (foreseen?.generation !== this.#forecast.generation || unfit.size > 0 || this.#hasHeld) return undefined;
+    const { from, to, durable_lsn } = batch;
+    if (foreseen === undefined || unfit.size > 0 || this.#hasHeld) return undefined;
     if (signal?.aborted === true) throw new VarveError('ABORTED', 'aborted before a batch was sent', {});
     await this.#ensurePartitions(batch.events);
-    const apply = (session: Session) => applyPlain(session, this.log.log_id, from, to, durable_lsn, foreseen.columns);
+    const apply = (session: Session) => {
+      const applied = applyPlain(session, this.log.log_id, from, to, durable_lsn, foreseen.columns);
+      // Half a megabyte does not fit into a socket at once: the loop needs its turns to send the rest.
+      if (onSent !== undefined) setTimeout(onSent, SENT_AFTER_MS);
+      return applied;
+    };
     // COMMIT POINT, inside: one statement, which is there whole or not at all.
     const isApplied = await this.#pool.lend(apply).catch((error: unknown) => {
       // Rows that PostgreSQL refuses and partitions that are gone are looked into on the long way.
       if (isVarveError(error, 'WARM_REFUSED_DATA') || isVarveError(error, 'WARM_NO_PARTITION')) return false;
       throw error;
     });
-    if (isApplied) return { kind: 'applied', counts: countsOf(foreseen.plan, 0), held: [] };
-    this.#forecast.forget();
-    return undefined;
+    if (!isApplied) {
+      this.#forecast.forget();
+      return undefined;
+    }
+    this.#forecast.settle(foreseen.plan.changes);
+    return { kind: 'applied', counts: countsOf(foreseen.plan, 0), held: [] };
   }
 
-  async #attempt(tx: Tx, batch: WarmBatch, learnt: Learnt): Promise<IngestOutcome> {
+  async #attempt(tx: Tx, batch: WarmBatch, learnt: Learnt): Promise<Attempted> {
     const { log_id } = this.log;
     if (!(await moveCursor(tx, log_id, batch.from, batch.to, batch.durable_lsn))) {
-      this.#forecast.forget();
-      return { kind: 'moved', cursor: await readCursor(tx, log_id) };
+      return { outcome: { kind: 'moved', cursor: await readCursor(tx, log_id) }, changes: [] };
     }
-    const plan = await this.#plan(tx, batch, learnt);
+    const states = await readStates(tx, log_id, batch.ids, this.#summaries);
+    const plan = planIngest(batch.items, await this.#context(tx, batch, states, learnt));
     await this.#insert(tx, batch, plan);
     const applied_waiting = await this.#write(tx, plan, learnt);
     const held = await this.#held(tx, plan);
     // COMMIT POINT. Everything above is lost and redone, or is there with the cursor.
-    return { kind: 'applied', counts: countsOf(plan, applied_waiting), held };
-  }
-
-  /** From the rows themselves. What is prepared behind this batch was foreseen without it, and is planned anew. */
-  async #plan(tx: Tx, batch: WarmBatch, learnt: Learnt): Promise<IngestPlan> {
-    const states = await readStates(tx, this.log.log_id, batch.ids, this.#summaries);
-    const plan = planIngest(batch.items, await this.#context(tx, batch, states, learnt));
-    this.#forecast.forget();
-    this.#forecast.learn(plan.changes);
-    return plan;
+    return { outcome: { kind: 'applied', counts: countsOf(plan, applied_waiting), held }, changes: plan.changes };
   }
 
   async #context(
@@ -326,6 +350,14 @@ const ADD_MISSING = statement(
   `INSERT INTO missing_records (log_id, from_lsn, to_lsn) VALUES ($1, $2, $3)
    ON CONFLICT (log_id, from_lsn) DO UPDATE SET to_lsn = greatest(missing_records.to_lsn, excluded.to_lsn)`,
 );
+
+/** Does every trajectory end where it was foreseen to? */
+function samePlaces(changes: readonly TrajectoryChange[], foreseen: readonly TrajectoryChange[]): boolean {
+  const heads = new Map(foreseen.map(({ after }) => [after.trajectory_id, after.head_hash]));
+  return (
+    changes.length === heads.size && changes.every(({ after }) => heads.get(after.trajectory_id) === after.head_hash)
+  );
+}
 
 function countsOf(plan: IngestPlan, applied_waiting: number): IngestCounts {
   const quarantined: Partial<Record<QuarantineReason, number>> = {};

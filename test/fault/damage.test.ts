@@ -56,19 +56,26 @@ describe('damage', () => {
 
   it('a log whose last record is cut at any byte opens without that record alone, and goes on', async function () {
     this.timeout(modestOrSoak(60_000, 600_000));
-    const wal = lastWal(oneWal.directory);
+    // A small log with a small last record: in a soak it is opened hundreds of times.
+    const small = new FaultLog(home.join('small'), home.join('small.ids'), 10);
+    await using writer = small.start([
+      { do: 'open' },
+      { do: 'append', events: 60 },
+      { do: 'append', events: 1, only: 'may-finish' },
+      { do: 'die' },
+    ]);
+    await writer.exit();
+    const wal = lastWal(small.directory);
     const last = readWal(wal).at(-1) as WalRecord;
-    const torn = oneWal.eventsIn(last.bytes);
+    const torn = small.eventsIn(last.bytes);
     assert.ok(torn.length > 0, 'the last record holds no event');
-    const cuts = sample(
-      Array.from({ length: last.end - last.start + 1 }, (_, i) => last.start + i),
-      24,
-    );
+    const bytes = Array.from({ length: last.end - last.start + 1 }, (_, i) => last.start + i);
+    const cuts = sample(bytes, 24);
     for (const length of cuts) {
-      const copy = copyOf(oneWal);
+      const copy = copyOf(small);
       truncateSync(join(copy, 'db', basename(wal)), length);
       const lost = length < last.end ? torn : [];
-      await opensWithout(oneWal, copy, lost, `cut at byte ${length - last.start} of ${last.end - last.start}`);
+      await opensWithout(small, copy, lost, `cut at byte ${length - last.start} of ${last.end - last.start}`);
       rmSync(copy, { recursive: true });
     }
     summarize({ torn_tails: cuts.length });
