@@ -8,6 +8,7 @@
 import { EventEmitter } from 'node:events';
 import { resolve } from 'node:path';
 import { VarveError } from '../schemas/errors.ts';
+import { MIB } from '../schemas/limits.ts';
 import { checkCursor } from './cursor.ts';
 import { HotLog } from './log.ts';
 import { readLogFile, readMeta } from './meta.ts';
@@ -29,7 +30,9 @@ export type DrainOptions = {
   readonly socketPath?: string;
 };
 
+/** A batch ends with the item that reaches either. */
 const ITEMS_AT_ONCE = 512;
+const BYTES_AT_ONCE = MIB;
 
 export class LogDrain implements AsyncIterable<TailBatch> {
   readonly #log: HotLog;
@@ -91,11 +94,14 @@ export class LogDrain implements AsyncIterable<TailBatch> {
     this.#isReading = true;
     try {
       let records: TailItem[] = [];
+      let bytes = 0;
       for await (const item of this.#log.readLog(this.#check.cursor.lsn)) {
         records.push(this.#check.take(item));
-        if (records.length < ITEMS_AT_ONCE) continue;
+        if (item.kind === 'event') bytes += item.event.payload_bytes.length;
+        if (records.length < ITEMS_AT_ONCE && bytes < BYTES_AT_ONCE) continue;
         yield { records, cursor: this.#check.cursor };
         records = [];
+        bytes = 0;
         if (this.#yielding) return;
       }
       if (records.length > 0) yield { records, cursor: this.#check.cursor };

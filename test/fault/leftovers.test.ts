@@ -164,6 +164,17 @@ describe('leftovers of a dead writer', () => {
     }
   });
 
+  it('a copy of a log is not locked by the writer of the original', async function () {
+    this.timeout(60_000);
+    const log = new FaultLog(home.join('original'), home.join('original.ids'), 40);
+    // Nothing is under way while the copy is made, so it is a whole log with a living process in its writer.json.
+    await using writer = log.start([{ do: 'open' }, { do: 'append', events: 100 }, { do: 'wait', line: 'never' }]);
+    await writer.line('done append');
+    const started = Date.now();
+    await opensWithout(log, copyOf(log), [], 'a copy');
+    assert.ok(Date.now() - started < 3000, 'it waited for the writer of the original');
+  });
+
   it('a socket that a dead writer left does not keep the next one from serving', async () => {
     const copy = copyOf(killed);
     await leaveSocket(join(copy, 'tail.sock'));

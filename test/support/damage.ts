@@ -41,7 +41,7 @@ export async function opensWithout(
 /** The log or the error. Neither within 10 s is a failure: whoever opens a damaged log must be told. */
 export async function tryToOpen(directory: string, options: HotLogOptions, what: string): Promise<unknown> {
   const opening = HotLog.open(directory, options).catch((error: unknown) => error);
-  const result = await Promise.race([opening, sleep(10_000, 'neither')]);
+  const result = await Promise.race([opening, sleep(10_000, 'neither', { ref: false })]);
   assert.notEqual(result, 'neither', `${what}: opening it neither succeeds nor fails`);
   return result;
 }
