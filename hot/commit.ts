@@ -40,6 +40,9 @@ export type CommitStages = {
 };
 
 const SPARE_BATCHES = 4;
+/** Longer than any disk takes that will still answer, shorter than a person waits. */
+const BARRIER_MS_MAX = 20_000;
+const WATCH_EVERY_MS = 1000;
 
 export class GroupCommit {
   readonly stages: CommitStages = { queue: createHistogram(), write: createHistogram(), release: createHistogram() };
@@ -59,6 +62,8 @@ export class GroupCommit {
   #waiting: (() => void)[] = [];
   #queuedBytes = 0;
   #flushes = 0;
+  #flushedAt = 0;
+  readonly #watch: NodeJS.Timeout;
 
   constructor(db: Rocks, options: CommitOptions, tip: Tip, hooks: CommitHooks) {
     this.#db = db;
@@ -67,6 +72,7 @@ export class GroupCommit {
     this.#lsn = tip.lsn;
     this.#logBytes = tip.bytes;
     this.#durable = tip;
+    this.#watch = setInterval(() => this.#look(), WATCH_EVERY_MS).unref();
   }
 
   get durable(): Tip {
@@ -150,6 +156,11 @@ export class GroupCommit {
     if (batch.pins === 0) this.#recycle(batch);
   }
 
+  /** Ends the watch over barriers: nothing is in flight any more. */
+  stop(): void {
+    clearInterval(this.#watch);
+  }
+
   /** The first error of any write of this log, here or elsewhere (a blob, a snapshot). */
   fail(cause: unknown): VarveError {
     if (this.#failed !== undefined) return this.#failed;
@@ -162,6 +173,7 @@ export class GroupCommit {
       cause,
     );
     this.#failed = error;
+    clearInterval(this.#watch);
     const batches = [...(this.#inFlight ? [this.#inFlight] : []), ...this.#full, this.#current];
     this.#full = [];
     this.#queuedBytes = 0;
@@ -170,6 +182,15 @@ export class GroupCommit {
     this.#hooks.onFailed(error);
     this.#wake();
     return error;
+  }
+
+  /** The engine can wait for ever where a table file could not be synced (measured): that is a failed write too. */
+  #look(): void {
+    if (this.#inFlight === undefined || this.#failed !== undefined) return;
+    const waitedMs = performance.now() - this.#flushedAt;
+    if (waitedMs < BARRIER_MS_MAX) return;
+    this.#db.abandon();
+    this.fail(new Error(`a barrier has not returned for ${Math.round(waitedMs / 1000)} s`));
   }
 
   readonly #tick = (): void => {
@@ -189,6 +210,7 @@ export class GroupCommit {
       return;
     }
     this.#inFlight = batch;
+    this.#flushedAt = performance.now();
     batch.seal(this.#logBytes);
     this.#logBytes = batch.logBytes;
     if (this.#full.length + this.#current.count === 0) this.#hooks.onTaken(batch);

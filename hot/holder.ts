@@ -5,7 +5,7 @@
  * of its own process. Who holds it is said by `writer.json` beside the database, and by the tail socket. Both are only
  * hints for people and for waiting; a stale one never keeps a log shut, and a missing one never opens it twice.
  */
-import { readFile } from 'node:fs/promises';
+import { readFile, stat } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import { join } from 'node:path';
 import { readIfThere, removeFile, replaceFile } from './files.ts';
@@ -19,6 +19,8 @@ export type WriterFile = {
   readonly host: string;
   readonly epoch: string;
   readonly role: Role;
+  /** Device and inode of the log's directory: a copy of it has another one, and nobody has that open. */
+  readonly directory: string;
   /** Absolute path of the tail socket. */
   readonly socket?: string;
 };
@@ -29,16 +31,21 @@ function pathIn(dir: string): string {
   return join(dir, 'writer.json');
 }
 
-/** undefined: there is none, or it is torn. */
+/** undefined: there is none, it is torn, or it came with a copy of another directory. */
 export async function readWriterFile(dir: string): Promise<WriterFile | undefined> {
   const content = await readIfThere(pathIn(dir)).catch(() => undefined);
   if (content === undefined) return undefined;
   try {
     const file = JSON.parse(content.toString('utf8')) as WriterFile;
-    return typeof file.pid === 'number' ? file : undefined;
+    return typeof file.pid === 'number' && file.directory === (await identityOf(dir)) ? file : undefined;
   } catch {
     return undefined;
   }
+}
+
+async function identityOf(dir: string): Promise<string> {
+  const { dev, ino } = await stat(dir, { bigint: true });
+  return `${dev}:${ino}`;
 }
 
 export async function writeWriterFile(
@@ -47,7 +54,8 @@ export async function writeWriterFile(
   role: Role,
   socket: string | undefined,
 ): Promise<void> {
-  const file = { pid: process.pid, start_time: await startTime(process.pid), host: hostname(), epoch, role };
+  const [start_time, directory] = await Promise.all([startTime(process.pid), identityOf(dir)]);
+  const file = { pid: process.pid, start_time, host: hostname(), epoch, role, directory };
   await replaceFile(pathIn(dir), `${JSON.stringify(socket === undefined ? file : { ...file, socket })}\n`);
 }
 

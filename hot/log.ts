@@ -378,6 +378,7 @@ export class HotLog {
     const closed = new VarveError('HOT_CLOSED', `${dir} is closed`, { dir });
     await appender.stop(closed);
     commit.end(closed);
+    commit.stop();
     await commit.flushed();
     const failed = commit.failed !== undefined;
     await this.#maintenance.catch(() => {

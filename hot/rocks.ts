@@ -90,6 +90,7 @@ export class Rocks {
   readonly #db: Database;
   readonly #cursors = new Set<Cursor>();
   readonly #refuges: Buffer[] = [];
+  #abandoned = false;
   /** The binding crashes the process when it is asked after its close. */
   #closed = false;
 
@@ -176,6 +177,11 @@ export class Rocks {
     }));
   }
 
+  /** A write never came back: closing would wait for it for ever. */
+  abandon(): void {
+    this.#abandoned = true;
+  }
+
   /**
    * Ends open iterators first (their readers get a RocksError): the engine aborts the process when it is closed under
    * one. With an iterator that cannot be ended it stays open, and its lock is held, until the process ends.
@@ -183,7 +189,7 @@ export class Rocks {
   async close(): Promise<void> {
     this.#closed = true;
     const ended = await Promise.all(Array.from(this.#cursors, (cursor) => cursor.end()));
-    if (ended.includes(false)) {
+    if (this.#abandoned || ended.includes(false)) {
       keepOpen(this.#db);
       return;
     }

@@ -6,6 +6,7 @@
  * atomic batch, so anything else is damage, never a torn tail: RocksDB has dropped that before we look. The first
  * damage ends the scan; everything before it stands verified.
  */
+import type { JsonObject } from '../schemas/canonical.ts';
 import { VarveError } from '../schemas/errors.ts';
 import { kindCode } from '../schemas/kinds.ts';
 import { MIB } from '../schemas/limits.ts';
@@ -56,7 +57,7 @@ export class Scan {
 
   /** Verified records, page by page; look at `damage` when it ends. */
   async *records(db: Rocks, signal?: AbortSignal): AsyncGenerator<readonly LogRecord[]> {
-    const range = { gte: recordKey(this.#tip.lsn + 1), lte: LAST_KEY, pageBytes: 4 * MIB };
+    const range = { gte: recordKey(this.#tip.lsn + 1), lte: LAST_KEY, pageBytes: MIB };
     for await (const rows of this.#pages(db.pages(range))) {
       if (signal?.aborted)
         throw new VarveError('ABORTED', 'the reading of the log was aborted', { lsn: this.#tip.lsn });
@@ -185,15 +186,20 @@ function isIndexed(event: StoredEvent, entry: IndexEntry): boolean {
     event.fencing_token === entry.token &&
     Date.parse(event.created_at) === entry.createdMs &&
     kindCode(event.event_type) === code &&
-    (!hasTag(code) || callTag(event.payload['tool_call_id'] as string) === tag) &&
+    (!hasTag(code) || callTag(payloadOf(event)['tool_call_id'] as string) === tag) &&
     nameSame(event, blobs)
   );
+}
+
+/** Not `event.payload`, which would keep what it parsed as long as the page is held. */
+function payloadOf(event: StoredEvent): JsonObject {
+  return JSON.parse(event.payload_text) as JsonObject;
 }
 
 /** The blobs of an entry are those of its event's stubs, each once. */
 function nameSame(event: StoredEvent, blobs: readonly string[]): boolean {
   if (blobs.length === 0 && !event.payload_bytes.includes('$blob":')) return true;
-  const refs = new Set(stubsOf(event.payload).map(({ sha256 }) => sha256));
+  const refs = new Set(stubsOf(payloadOf(event)).map(({ sha256 }) => sha256));
   return refs.size === blobs.length && blobs.every((sha256) => refs.has(sha256));
 }
 

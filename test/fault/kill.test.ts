@@ -43,7 +43,7 @@ describe('kill -9', () => {
         await log.recover({ writeBufferBytes: random.pick(WRITE_BUFFERS) });
       }
     }
-    assert.ok(acknowledged > 100 * kills, `only ${acknowledged} events were acknowledged: the kills came too early`);
+    assert.ok(acknowledged > 20 * kills, `only ${acknowledged} events were acknowledged: the kills came too early`);
     summarize({ kills: done, acknowledged });
   });
 

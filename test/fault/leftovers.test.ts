@@ -3,7 +3,9 @@
  * acks, writer.json and sockets may be gone, torn, changed, stale or foreign, and the log has everything; only a living
  * writer keeps it shut.
  */
+
 import assert from 'node:assert/strict';
+import type { ChildProcess } from 'node:child_process';
 import { spawn, spawnSync } from 'node:child_process';
 import {
   cpSync,
