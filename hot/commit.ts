@@ -10,6 +10,7 @@ import { createHistogram, type RecordableHistogram } from 'node:perf_hooks';
 import { VarveError } from '../schemas/errors.ts';
 import { failpoint } from '../schemas/failpoint.ts';
 import { Batch } from './batch.ts';
+import { Cohorts } from './cohorts.ts';
 import type { Appended } from './heads.ts';
 import type { Rocks } from './rocks.ts';
 
@@ -62,6 +63,7 @@ export class GroupCommit {
   #waiting: (() => void)[] = [];
   #queuedBytes = 0;
   #flushes = 0;
+  readonly #cohorts = new Cohorts();
   #flushedAt = 0;
   readonly #watch: NodeJS.Timeout;
 
@@ -119,7 +121,11 @@ export class GroupCommit {
       if (this.#inFlight === undefined) this.#flush();
       return;
     }
-    if (this.#inFlight !== undefined || this.#scheduled) return;
+    if (this.#inFlight !== undefined) return;
+    if (this.#scheduled) {
+      if (this.#options.windowMs === 0 && this.#cohorts.isReady(batch.count)) this.#flushGathered();
+      return;
+    }
     this.#scheduled = true;
     if (this.#options.windowMs > 0) setTimeout(this.#tick, this.#options.windowMs);
     else process.nextTick(this.#tick);
@@ -195,8 +201,14 @@ export class GroupCommit {
 
   readonly #tick = (): void => {
     this.#scheduled = false;
-    if (this.#inFlight === undefined) this.#flush();
+    if (this.#inFlight === undefined) this.#flushGathered();
   };
+
+  #flushGathered(): void {
+    const { count, queuedAt } = this.#current;
+    if (this.#full.length === 0 && count > 0) this.#cohorts.gathered(count, performance.now() - queuedAt);
+    this.#flush();
+  }
 
   #flush(): void {
     if (this.#failed !== undefined) return;
@@ -221,6 +233,7 @@ export class GroupCommit {
     batch.fill(write);
     write.write(this.#options.sync, (error) => {
       const doneAt = performance.now();
+      this.#cohorts.barrier(doneAt - started, batch.count + this.#current.count);
       if (error !== null && error !== undefined) this.fail(error);
       else if (this.#failed === undefined) this.#release(batch);
       // Statistics wait until everybody has been told.
@@ -239,7 +252,16 @@ export class GroupCommit {
       hash: Buffer.from(batch.lastHash, 'latin1').toString('hex'),
       bytes: batch.logBytes,
     };
-    this.#flush();
+    // Of two cohorts that would better be one, the queued one waits for those who are told now.
+    const isMerging =
+      this.#options.windowMs === 0 &&
+      this.#full.length === 0 &&
+      this.#cohorts.shouldMerge(batch.count, this.#current.count);
+    if (!isMerging) this.#flush();
+    else if (!this.#scheduled) {
+      this.#scheduled = true;
+      process.nextTick(this.#tick);
+    }
     failpoint('hot.commit.before-release');
     batch.pins = 1;
     this.#hooks.onDurable(batch);
