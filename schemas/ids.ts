@@ -6,6 +6,7 @@
  */
 import { randomBytes } from 'node:crypto';
 import { VarveError } from './errors.ts';
+import { ID_AHEAD_MS_MAX } from './limits.ts';
 
 declare const brand: unique symbol;
 type Brand<Base, Name extends string> = Base & { readonly [brand]: Name };
@@ -45,14 +46,17 @@ export function trajectoryIdBytes(id: TrajectoryId): string {
 let lastMs = 0;
 let counter = 0;
 
+/** A clock that went back by more than this is believed, in milliseconds: half of what a log bears an id to be ahead. */
+const BACK_MS_MAX = ID_AHEAD_MS_MAX / 2;
+
 /**
- * Mints an id. Ids of one process ascend strictly, also within a millisecond and when the clock steps back: `rand_a`
- * is a 12-bit counter with a random start (RFC 9562, section 6.2, method 1), and a full counter borrows the next
- * millisecond.
+ * Mints an id. Ids of one process ascend strictly, also within a millisecond and when the clock steps back a little:
+ * `rand_a` is a 12-bit counter with a random start (RFC 9562, section 6.2, method 1), and a full counter borrows the next
+ * millisecond. A clock that was wrong by more and was set right is followed back, since ids ahead of it are refused.
  */
 export function newTrajectoryId(nowMs: number = Date.now()): TrajectoryId {
   const bytes = randomBytes(16);
-  if (nowMs > lastMs) {
+  if (nowMs > lastMs || nowMs < lastMs - BACK_MS_MAX) {
     lastMs = nowMs;
     counter = bytes.readUInt16BE(6) & 0x7ff;
   } else if (++counter > 0xfff) {

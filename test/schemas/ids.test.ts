@@ -11,6 +11,13 @@ import {
 import { runs } from '../support/property.ts';
 
 describe('ids', () => {
+  it('follow back a clock that was far ahead, since a log refuses ids of the future', () => {
+    const now = Date.now();
+    newTrajectoryId(now + 86_400_000);
+    assert.equal(trajectoryStartMs(newTrajectoryId(now)), now);
+    assert.equal(trajectoryStartMs(newTrajectoryId(now - 5_000)), now);
+  });
+
   it('ascend strictly within a millisecond, past a full counter, and when the clock steps back', () => {
     const now = Date.now();
     let last = '';
