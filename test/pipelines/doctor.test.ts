@@ -38,6 +38,12 @@ async function deadPid(): Promise<number> {
   return child.pid ?? 0;
 }
 
+/** As a writer names the directory of its log. */
+function identityOf(directory: string): string {
+  const { dev, ino } = statSync(directory, { bigint: true });
+  return `${dev}:${ino}`;
+}
+
 describe('varve doctor', () => {
   let temp: TempDirectory;
   let hot: string;
@@ -102,6 +108,7 @@ describe('varve doctor', () => {
     const writer = {
       pid,
       start_time: '1',
+      directory: identityOf(hot),
       host: hostname(),
       epoch: 'e',
       role: 'writer',
@@ -128,7 +135,8 @@ describe('varve doctor', () => {
 
   it('removes nothing of a log that another host may hold, or whose holder is silent', async () => {
     await writeLog(hot);
-    const writer = { pid: 1, start_time: '1', host: 'elsewhere', epoch: 'e', role: 'writer' };
+    const directory = identityOf(hot);
+    const writer = { pid: 1, start_time: '1', host: 'elsewhere', epoch: 'e', role: 'writer', directory };
     writeFileSync(join(hot, 'writer.json'), JSON.stringify(writer));
     const { code, findings } = await doctor(hot, '--fix');
     assert.equal(code, 3);
