@@ -26,6 +26,8 @@ const MOCHA_OPTIONS = [
   '--require',
   'test/support/root.ts',
   '--forbid-only',
+  '--timeout',
+  '120000',
 ];
 
 type Run = { readonly file: string; readonly seed: number; readonly ok: boolean };
