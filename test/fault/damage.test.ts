@@ -142,7 +142,7 @@ describe('damage', () => {
 
   it('an older WAL that is missing or cut short beside a newer one is damage', async function () {
     this.timeout(120_000);
-    const two = await logWithTwoWals(home);
+    const two = await logWithTwoWals(home, 'two-wals', true);
     const missing = copyOf(two);
     const [older, newer] = walFiles(join(missing, 'db')).filter((path) => statSync(path).size > 0);
     assert.ok(older !== undefined && newer !== undefined);
@@ -159,6 +159,19 @@ describe('damage', () => {
     await isDamaged(torn, 'the last record of the older of two WALs torn');
     // The two are whole otherwise: without damage the log has everything.
     await opensWithout(two, copyOf(two), [], 'two WALs, no damage');
+  });
+
+  it('an older WAL whose events have all reached a table file may go, cut short or missing', async function () {
+    this.timeout(120_000);
+    const log = await logWithTwoWals(home, 'flushed', false);
+    for (const harm of ['missing', 'cut short'] as const) {
+      const copy = copyOf(log);
+      const [older] = walFiles(join(copy, 'db'));
+      assert.ok(older !== undefined);
+      if (harm === 'missing') rmSync(older);
+      else truncateSync(older, Math.floor(statSync(older).size / 2));
+      await opensWithout(log, copy, [], `the older WAL, flushed, ${harm}`);
+    }
   });
 
   for (const name of ['CURRENT', 'MANIFEST']) {
@@ -250,21 +263,31 @@ function flipIn(wal: string, random: Random, where: (record: WalRecord) => boole
   return at;
 }
 
-/** A writer that was stopped, and killed, while two of its WALs held events: one is being flushed. */
-async function logWithTwoWals(home: TempDirectory): Promise<FaultLog> {
-  const log = new FaultLog(home.join('two-wals'), home.join('two-wals.ids'), 200);
+/**
+ * A writer that was stopped, and killed, while two of its WALs held events. `beingFlushed`: the older one's events are
+ * in no table file yet; else they are, the MANIFEST says so, and only the file has not been removed yet.
+ */
+async function logWithTwoWals(home: TempDirectory, name: string, beingFlushed: boolean): Promise<FaultLog> {
+  const log = new FaultLog(home.join(name), home.join(`${name}.ids`), 200);
   await using writer = log.start([
     { do: 'open', options: { writeBufferBytes: 512 * KIB } },
     { do: 'append', events: null },
   ]);
   await writer.line('ack ');
   const database = join(log.directory, 'db');
+  // RocksDB adds to its MANIFEST what a flush made, after the table file is whole and before the WAL is removed.
+  let manifestOfOneWal = manifestBytes(database);
   for (const deadline = Date.now() + 60_000; Date.now() < deadline; await sleep(1)) {
-    if (walFiles(database).length < 2) continue;
+    const bytes = manifestBytes(database);
+    if (walFiles(database).length < 2) {
+      if (bytes === manifestBytes(database)) manifestOfOneWal = bytes;
+      continue;
+    }
     writer.kill('SIGSTOP');
     await sleep(5);
     const sizes = walFiles(database).map((path) => statSync(path).size);
-    if (sizes.length === 2 && sizes.every((size) => size > 20 * KIB)) {
+    const isFlushed = manifestBytes(database) !== manifestOfOneWal;
+    if (sizes.length === 2 && sizes.every((size) => size > 20 * KIB) && isFlushed !== beingFlushed) {
       writer.kill();
       await writer.exited;
       return log;
@@ -272,4 +295,9 @@ async function logWithTwoWals(home: TempDirectory): Promise<FaultLog> {
     writer.kill('SIGCONT');
   }
   throw new Error('no moment with two WALs was found');
+}
+
+function manifestBytes(database: string): number {
+  const name = readdirSync(database).find((entry) => entry.startsWith('MANIFEST')) as string;
+  return statSync(join(database, name)).size;
 }
