@@ -10,11 +10,12 @@
 import { hash } from 'node:crypto';
 import { COLUMNS, type ColdRow, type Column, type ColumnType } from '../schemas/parquet.ts';
 
-const DUCK_TYPES = {
+export const DUCK_TYPES = {
   string: 'VARCHAR',
   long: 'BIGINT',
   integer: 'INTEGER',
   double: 'DOUBLE',
+  boolean: 'BOOLEAN',
   timestamp: 'TIMESTAMPTZ',
   date: 'DATE',
   strings: 'VARCHAR[]',
@@ -51,6 +52,7 @@ function formOf({ name, type }: Column, row: ColdRow): string {
       return counted(value as string);
     case 'long':
     case 'integer':
+    case 'boolean':
     case 'date':
       return String(value);
     case 'double':
@@ -76,6 +78,7 @@ const SQL_FORMS = {
   string: (name) => `strlen(${name}) || ':' || ${name}`,
   long: (name) => `CAST(${name} AS VARCHAR)`,
   integer: (name) => `CAST(${name} AS VARCHAR)`,
+  boolean: (name) => `CAST(${name} AS VARCHAR)`,
   double: (name) => `format('{:.16e}', ${name})`,
   timestamp: (name) => `CAST(epoch_ms(${name}) AS VARCHAR)`,
   date: (name) => `strftime(${name}, '%Y-%m-%d')`,

@@ -42,6 +42,9 @@ export type AddTags = {
   readonly columns_format: string;
   readonly segments: string;
   readonly segments_sha256: string;
+  /** SHA-256, and so the name, of the files of derived rows (derived-file.ts). */
+  readonly trajectories?: string;
+  readonly imports?: string;
 };
 
 export type Remove = {

@@ -13,6 +13,11 @@ export function segmentsKey(stem: string): string {
   return `${EVENTS_FOLDER}${stem}.segments`;
 }
 
+/** A derived file, relative to the store's root; `folder` is that of the partition, with the slash behind it. */
+export function derivedKey(table: 'trajectories' | 'imports', folder: string, sha256: string): string {
+  return `${table}/${folder}${sha256}.parquet`;
+}
+
 export function commitKey(version: number): string {
   return `${LOG_FOLDER}${String(version).padStart(20, '0')}.json`;
 }

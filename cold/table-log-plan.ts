@@ -24,6 +24,7 @@ import {
   type Remove,
   type Txn,
 } from './table-actions.ts';
+import { derivedKey } from './table-keys.ts';
 
 /** A file that a snapshot holds. */
 export type LiveFile = {
@@ -34,6 +35,9 @@ export type LiveFile = {
   readonly min_trajectory_id: string;
   readonly max_trajectory_id: string;
   readonly segments: { readonly sha256: string; readonly count: number };
+  /** Keys of its derived rows, relative to the store's root; undefined where it has none. */
+  readonly trajectories: string | undefined;
+  readonly imports: string | undefined;
 };
 
 export type Snapshot = {
@@ -139,11 +143,12 @@ function finished({ protocol, metaData, ...rest }: Building): Snapshot {
 export function liveFile(add: Add, version: number): LiveFile {
   const [, stem] = PATH.exec(add.path) ?? [];
   const stats = parseStats(add.stats);
-  const { segments, segments_sha256 } = add.tags ?? {};
+  const { segments, segments_sha256, trajectories, imports } = add.tags ?? {};
   const count = Number(segments);
   if (stem === undefined || stats === undefined || segments_sha256 === undefined || !Number.isSafeInteger(count)) {
     throw invalidCommit(version, `adds a file that is not varve's: ${add.path.slice(0, 400)}`);
   }
+  const folder = stem.slice(0, stem.lastIndexOf('/') + 1);
   return {
     add,
     stem,
@@ -151,6 +156,8 @@ export function liveFile(add: Add, version: number): LiveFile {
     min_trajectory_id: stats.minValues.trajectory_id,
     max_trajectory_id: stats.maxValues.trajectory_id,
     segments: { sha256: segments_sha256, count },
+    trajectories: trajectories === undefined ? undefined : derivedKey('trajectories', folder, trajectories),
+    imports: imports === undefined ? undefined : derivedKey('imports', folder, imports),
   };
 }
 
@@ -170,8 +177,11 @@ function parseStats(text: string): Stats | undefined {
   }
 }
 
+/** Names of the derived files that go with a data file. */
+export type DerivedNames = { readonly trajectories?: string; readonly imports?: string };
+
 /** A written file as the log will name it. */
-export function newFile(file: LocalFile, nowMs: number): NewFile {
+export function newFile(file: LocalFile, nowMs: number, derived: DerivedNames = {}): NewFile {
   const { expected, list, partition, range, stem } = file;
   const add: Add = {
     path: `${stem}.parquet`,
@@ -184,6 +194,7 @@ export function newFile(file: LocalFile, nowMs: number): NewFile {
       columns_format: String(COLUMNS_FORMAT),
       segments: String(list.segments.length),
       segments_sha256: hash('sha256', formatSegments(list), 'hex'),
+      ...derived,
     },
   };
   return { add, segments: list };

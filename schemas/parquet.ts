@@ -24,7 +24,7 @@ import { mayHoldStub, stubsOf } from './stubs.ts';
 /** Of the columns. Files of different formats are never mixed by a compaction without conversion. */
 export const COLUMNS_FORMAT = 1;
 
-export type ColumnType = 'string' | 'long' | 'integer' | 'double' | 'timestamp' | 'date' | 'strings';
+export type ColumnType = 'string' | 'long' | 'integer' | 'double' | 'boolean' | 'timestamp' | 'date' | 'strings';
 
 export type Column = {
   readonly name: keyof ColdRow;
