@@ -9,7 +9,7 @@
  * They repeat what the events say; where both are there, events decide. As in `schemas/parquet.ts`, a column is never
  * renamed, retyped or moved.
  */
-import { canonicalJson, type Json, type JsonObject } from './canonical.ts';
+import { canonicalJson, type JsonObject } from './canonical.ts';
 import type { TrajectoryId } from './ids.ts';
 import { type ColumnType, dateOf, type Placement } from './parquet.ts';
 import { countOf, objectOf, stringOf } from './reading.ts';
@@ -146,7 +146,7 @@ export function trajectoryRowOf(
     tool_results: counts.tool_results,
     tool_errors: counts.tool_errors,
     ...tokens,
-    summary: canonicalJson(summary as unknown as Json),
+    summary: canonicalJson(summary),
     tenant: place.tenant,
     date: dateOf(trajectory_id),
     model_version: place.model_version,
