@@ -1,5 +1,5 @@
 /**
- * Connections to PostgreSQL, behind one file: the only place of this tier that imports `pg`.
+ * Connections to PostgreSQL, behind one file: the only place of this tier that imports `pg` and what belongs to it.
  *
  * Nothing here retries. Every error leaves as a VarveError (warm/sqlstate.ts). A connection that dies, idle or lent,
  * never ends the process: who uses it gets WARM_UNAVAILABLE, an idle one is replaced and counted.
@@ -7,9 +7,12 @@
  * What rows hold: warm/values.ts. A Buffer among the values is sent in binary format, as bytea or whatever the statement
  * casts it to; everything else goes as text.
  */
+import type { Socket } from 'node:net';
 import { Client, type ClientBase, DatabaseError, Pool, type PoolConfig, type QueryResult, types } from 'pg';
+import { to as copyTo } from 'pg-copy-streams';
 import { type ErrorCode, invariant, VarveError } from '../schemas/errors.ts';
 import { MAJOR_MIN } from './binaries.ts';
+import { type CopiedRow, copiedRows } from './copy-out.ts';
 import { fromServerError } from './sqlstate.ts';
 import { PARSERS } from './values.ts';
 
@@ -203,6 +206,32 @@ export class WarmPool {
       await session.setUp(settings);
       return await work(session);
     } finally {
+      await client.end().catch(() => undefined);
+    }
+  }
+
+  /**
+   * Rows of a `COPY … TO STDOUT (FORMAT binary)`, at the consumer's pace, on a connection of its own with these settings.
+   * Who stops reading closes the connection, which ends the copy.
+   */
+  async *copyOut(settings: string, sql: string): AsyncGenerator<CopiedRow[], void, void> {
+    this.#refuseClosed();
+    const client = new Client({ ...this.#config, query_timeout: 0 });
+    client.on('error', () => undefined);
+    let isOver = false;
+    try {
+      await client.connect();
+      const session = new Session(client);
+      await session.setUp({ ...this.#settings, statementTimeoutMs: 0 });
+      // A consumer may take its time: data that waits to be sent does not mean that nobody is there.
+      await session.exec(`SET tcp_user_timeout = 0; ${settings}`);
+      yield* copiedRows(client.query(copyTo(sql)));
+      isOver = true;
+    } catch (error) {
+      throw fromDriver(error, 'copy rows out');
+    } finally {
+      // In the middle of a copy nobody reads the connection, so its end would never be seen.
+      if (!isOver) (client as unknown as { connection: { stream: Socket } }).connection.stream.destroy();
       await client.end().catch(() => undefined);
     }
   }
