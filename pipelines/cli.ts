@@ -1,6 +1,7 @@
 /** The commands of `varve`: names, options, help. What they do is in files of their own. */
 import { Command } from 'commander';
 import { benchDisk } from './bench-disk.ts';
+import { addCompact } from './cli/compact.ts';
 import { addImport } from './cli/import.ts';
 import { addLooks } from './cli/look.ts';
 import { type ConfigFlag, fileOf, positive, whole } from './cli/options.ts';
@@ -74,6 +75,7 @@ export function buildProgram(signal: AbortSignal): Command {
     });
 
   addLooks(program, signal);
+  addCompact(program, signal);
   addImport(program, signal);
   addQuarantine(program, signal);
 

@@ -6,7 +6,6 @@
  */
 import { hasBlob, putBlob } from '../cold/blobs.ts';
 import type { ObjectStore } from '../cold/object-store.ts';
-import { openStore } from '../cold/open-store.ts';
 import { BlobStore } from '../hot/blobs.ts';
 import type { Config } from '../schemas/config.ts';
 import type { TrajectoryId } from '../schemas/ids.ts';
@@ -16,6 +15,7 @@ import { acceptQuarantined, type HeldByReason, listQuarantine, quarantineEntries
 import { branchQuarantined } from '../warm/quarantine-branch.ts';
 import { replayQuarantined } from '../warm/quarantine-replay.ts';
 import { eventOf } from '../warm/quarantine-rows.ts';
+import { openColdStore } from './open-cold.ts';
 import { openWarm } from './open-warm.ts';
 import { print, printJson } from './print.ts';
 import { findLogs } from './sidecar.ts';
@@ -74,7 +74,7 @@ async function missingBlobs(
   try {
     for await (const entry of quarantineEntries(pool, id)) {
       if (entry.state !== 'held' || !mayHoldStub(entry.payload.toString('utf8'))) continue;
-      store ??= await openStore(config.cold.store);
+      store ??= await openColdStore(config);
       for (const { sha256 } of stubsOf(eventOf(entry).payload)) {
         if (await isThere(store, sha256, config, dryRun, signal)) continue;
         unfit.set(entry.id, `blob ${sha256} is neither in the store nor in a log of this machine`);

@@ -1,6 +1,5 @@
 /** `varve sidecar`: runs a sidecar until a signal comes, until its logs are drained, or over a dead host's disk once. */
 import { resolve } from 'node:path';
-import { openStore } from '../cold/open-store.ts';
 import { readPrefix } from '../hot/drain.ts';
 import { readLogFile } from '../hot/meta.ts';
 import type { TailBatch, TailItem } from '../hot/read-check.ts';
@@ -10,6 +9,7 @@ import { isVarveError, VarveError } from '../schemas/errors.ts';
 import { followLog, type HotSource } from './follow-log.ts';
 import type { SidecarParts } from './log-loop.ts';
 import { Logger } from './logger.ts';
+import { openColdStore } from './open-cold.ts';
 import { openWarm } from './open-warm.ts';
 import { retry } from './retry.ts';
 import { Sidecar } from './sidecar.ts';
@@ -26,7 +26,7 @@ export type RunSidecarOptions = {
 export async function runSidecar(config: Config, options: RunSidecarOptions, signal: AbortSignal): Promise<number> {
   const logger = new Logger(config.log.level);
   await using warm = await openWarm(config);
-  await using store = await openStore(config.cold.store);
+  await using store = await openColdStore(config);
   const parts: SidecarParts = { config, pool: warm.pool, store, logger };
   if (options.once !== undefined) return await takeOver(resolve(options.once), parts, signal);
   const sidecar = new Sidecar(parts);

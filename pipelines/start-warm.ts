@@ -1,10 +1,10 @@
 /** The warm part of `varve start`: a sidecar carries the log to our own PostgreSQL, which then proves every chain itself. */
 import { join } from 'node:path';
-import { openStore } from '../cold/open-store.ts';
 import { VarveError } from '../schemas/errors.ts';
 import { statement } from '../warm/pool.ts';
 import { loadConfig } from './config.ts';
 import { Logger } from './logger.ts';
+import { openColdStore } from './open-cold.ts';
 import { openWarm } from './open-warm.ts';
 import { Sidecar } from './sidecar.ts';
 
@@ -43,7 +43,7 @@ export async function startWarm(dir: string, signal: AbortSignal): Promise<WarmR
     },
   });
   await using warm = await openWarm(config);
-  await using store = await openStore(config.cold.store);
+  await using store = await openColdStore(config);
   const sidecar = new Sidecar({ config, pool: warm.pool, store, logger: new Logger('warn') });
   const started = performance.now();
   if (!(await sidecar.drain(signal))) throw new VarveError('ABORTED', 'stopped before everything was replicated', {});

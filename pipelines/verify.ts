@@ -7,7 +7,6 @@
  * has the body of every blob that warm refers to.
  */
 import { hasBlob } from '../cold/blobs.ts';
-import { openStore } from '../cold/open-store.ts';
 import type { Config } from '../schemas/config.ts';
 import { ERROR_CODES, isVarveError, VarveError } from '../schemas/errors.ts';
 import type { Session } from '../warm/pool.ts';
@@ -21,6 +20,7 @@ import {
   referencedBlobs,
   type WarmProblem,
 } from '../warm/verify.ts';
+import { openColdStore } from './open-cold.ts';
 import { isWarmThere, openWarm } from './open-warm.ts';
 import { print, printJson } from './print.ts';
 import { Progress } from './progress.ts';
@@ -149,7 +149,7 @@ async function verifyPartition(
 }
 
 async function missingBlobs(session: Session, config: Config, signal: AbortSignal): Promise<string[]> {
-  await using store = await openStore(config.cold.store);
+  await using store = await openColdStore(config);
   const missing: string[] = [];
   for await (const { sha256, trajectory_id, sequence_number } of referencedBlobs(session)) {
     if (signal.aborted) throw new VarveError('ABORTED', 'verifying was aborted');

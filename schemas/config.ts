@@ -30,6 +30,37 @@ export const Config = z.strictObject({
   cold: z
     .strictObject({
       store: path.default('file:.varve/cold').describe('Object store: file:<directory> or s3://<bucket>/<prefix>'),
+      endpoint: z.url().optional().describe('Of an S3 store that is not AWS, such as https://s3.example.net'),
+      region: z.string().min(1).optional().describe("Region of an S3 store; without it, AWS's own settings decide"),
+      pathStyle: z
+        .boolean()
+        .default(false)
+        .describe('Name the bucket in the path, as many S3 stores of others need it'),
+      offloadOverBytes: z
+        .int()
+        .min(1 * KIB)
+        .max(1 * MIB)
+        .default(16 * KIB)
+        .describe('Compaction moves strings of more bytes than this out of their payloads, into blobs'),
+      scratch: path.default('.varve/scratch').describe('Where files are made before they are put: some GB of room'),
+    })
+    .prefault({}),
+  compact: z
+    .strictObject({
+      olderThanDays: z.number().min(0).default(7).describe('Closed trajectories move to cold at this age'),
+      minFileBytes: z
+        .int()
+        .min(0)
+        .default(4 * MIB)
+        .describe('A partition with less than this to move waits for more'),
+      maxHoldDays: z.number().min(0).default(3).describe('Longest time that it waits, beyond olderThanDays'),
+      concurrency: z.int().min(1).max(16).default(1).describe('Files that are made at once; each takes some 300 MB'),
+      claimTtlMs: z
+        .int()
+        .min(1000)
+        .max(3_600_000)
+        .default(60_000)
+        .describe('A run that says nothing for this long has lost what it claimed, in milliseconds'),
     })
     .prefault({}),
   sidecar: z

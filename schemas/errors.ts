@@ -109,6 +109,12 @@ export const ERROR_CODES = {
   COLD_LOG_INVALID: DAMAGE,
   /** A commit that no table could take: it removes what it adds, or names something twice. */
   COLD_COMMIT_INVALID: USAGE,
+  /** This database moves its events to another cold table. */
+  COLD_OTHER_TABLE: USAGE,
+  /** The table log is older than what this database has seen of it: the store was restored, or is another copy. */
+  COLD_WENT_BACK: DAMAGE,
+  /** This run slept past its claims; nothing more of it is committed. */
+  COLD_CLAIM_LAPSED: LATER,
 
   // The warm tier: its server and its schema.
   WARM_NO_SERVER: ENVIRONMENT,

@@ -36,6 +36,14 @@ export const FAILPOINTS = [
   'cold.commit.before-put',
   'cold.commit.after-put',
   'cold.checkpoint.after-put',
+  'compact.run.begun',
+  'compact.lot.claimed',
+  'compact.blob.after-put',
+  'compact.derived.after-put',
+  'compact.file.read-back',
+  'compact.commit.before-mark',
+  'compact.commit.after-mark',
+  'compact.run.before-end',
 ] as const;
 
 export type FailpointName = (typeof FAILPOINTS)[number];

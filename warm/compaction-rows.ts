@@ -23,6 +23,8 @@ export type Candidate = {
   readonly tenant: string;
   readonly model_version: string | null;
   readonly last_sequence_number: number;
+  /** Hex. */
+  readonly head_hash: string;
   /** When it was old enough. */
   readonly ripe_at: string;
   /** Why it must stay: the reason of what is held back of it. */
@@ -34,7 +36,7 @@ export type CandidateKey = { readonly tenant: string; readonly model_version: st
 
 const CANDIDATES = statement<Candidate>(
   'compaction.candidates',
-  `SELECT trajectory_id, tenant, model_version, last_sequence_number, ripe_at, blocked
+  `SELECT trajectory_id, tenant, model_version, last_sequence_number, encode(head_hash, 'hex') AS head_hash, ripe_at, blocked
    FROM compaction_candidates(make_interval(secs => $1), make_interval(secs => $2), make_interval(secs => $3))
    WHERE (tenant, coalesce(model_version, ''), trajectory_id) > ($4, $5, $6) AND ($7::text IS NULL OR tenant = $7)
      AND NOT EXISTS (SELECT 1 FROM compaction_claims c JOIN compaction_runs r USING (run_id)

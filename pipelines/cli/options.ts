@@ -46,3 +46,13 @@ export function instant(text: string): string {
   if (!Number.isNaN(ms)) return new Date(ms).toISOString();
   throw new InvalidArgumentError('a time such as 2025-11-30T12:00:00Z is needed.');
 }
+
+const UNITS_MS = { s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 } as const;
+
+/** In milliseconds: `7d`, `12h`, `30m`, `90s`; 0 needs no unit. */
+export function duration(text: string): number {
+  const [, value, unit] = /^(\d{1,6}(?:\.\d{1,3})?)([smhd])$/.exec(text) ?? [];
+  if (text === '0') return 0;
+  if (value === undefined) throw new InvalidArgumentError('an age with its unit is needed, such as 7d, 12h or 30m.');
+  return Math.round(Number(value) * UNITS_MS[unit as keyof typeof UNITS_MS]);
+}

@@ -46,6 +46,9 @@ GRANT SELECT ON fleet, in_doubt, pending_approvals, replication_lag TO varve_sid
 GRANT SELECT ON trajectory_events, event_partitions, trajectories, blob_refs, quarantine, blocks, cursors, leases,
     cold_segments TO varve_compactor;
 GRANT INSERT, UPDATE ON cold_segments TO varve_compactor;
+GRANT SELECT, INSERT, UPDATE ON compaction_runs, cold_tables TO varve_compactor;
+GRANT SELECT, INSERT, UPDATE, DELETE ON compaction_claims TO varve_compactor;
+GRANT SELECT ON compaction_runs TO varve_operator;
 -- One column is enough for FOR UPDATE, which claims a trajectory.
 GRANT UPDATE (updated_at) ON trajectories TO varve_compactor;
 GRANT UPDATE (state, reason, settled_at, settled_why) ON quarantine TO varve_compactor;

@@ -54,10 +54,16 @@ describe('pipelines/config', () => {
   it('can be set in every key by the environment, and each key says what it is for', async () => {
     const { settings } = await loadConfig({ file: fileWith({}), environment: {} });
     assert.ok(settings.length > 10);
-    const other: Record<string, unknown> = { 'warm.databaseUrl': 'postgresql://h/d', 'log.level': 'warn' };
+    const other: Record<string, unknown> = {
+      'warm.databaseUrl': 'postgresql://h/d',
+      'cold.endpoint': 'https://s3.example.net',
+      'cold.region': 'eu-1',
+      'log.level': 'warn',
+    };
     const wanted = settings.map(({ key, value }) => {
       if (key in other) return other[key];
       if (typeof value === 'number') return value + 1;
+      if (typeof value === 'boolean') return !value;
       return typeof value === 'string' ? `${value}x` : undefined;
     });
     const environment = Object.fromEntries(settings.map(({ variable }, i) => [variable, String(wanted[i])]));

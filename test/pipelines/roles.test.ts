@@ -135,7 +135,15 @@ describe('roles.sql', () => {
     );
   });
 
-  it('a compactor reads events and records segments, and changes no event', async () => {
+  it('a compactor compacts, and changes no event', async () => {
+    const ids = await writeLog(place.hot, 3);
+    await place.drain();
+    await place.database.pool.lend((session) => session.exec(`UPDATE trajectories SET status = 'completed'`));
+    await configureAs('varve_compactor');
+    const ran = await varve('compact', '--older-than', '0', '--config', place.config);
+    assert.deepEqual([ran.code, ran.stderr], [0, '']);
+    assert.match(ran.stdout, new RegExp(`of ${ids.length} trajectories into`));
+    assert.equal((await varve('runs', '--config', place.config)).code, 0);
     await using pool = await openPool(await urlAs('varve_compactor'), { max: 1 });
     for (const text of [
       `SELECT trajectory_id FROM trajectories FOR UPDATE SKIP LOCKED`,

@@ -29,7 +29,7 @@ export class Place implements AsyncDisposable {
     const settings = {
       hot: { logs: temp.join('hot') },
       warm: { databaseUrl: database.url, poolSize: 2 },
-      cold: { store: `file:${temp.join('cold')}` },
+      cold: { store: `file:${temp.join('cold')}`, scratch: temp.join('scratch') },
       log: { level: 'error' },
     };
     writeFileSync(this.config, JSON.stringify(settings));

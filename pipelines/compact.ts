@@ -1,0 +1,253 @@
+/**
+ * `varve compact`: moves closed trajectories that are old enough from warm to cold.
+ *
+ * Rounds of candidates, in the order of their partitions; of each round a plan (compact-plan.ts), and its lots one after
+ * the other, or several at once (compact-lot.ts). Any number of compactors may work beside each other. The end
+ * of its time starts nothing new; a signal also gives up the lot under way, unless its commit has begun.
+ */
+import { randomUUID } from 'node:crypto';
+import { join } from 'node:path';
+import { DuckDb } from '../cold/duckdb.ts';
+import { type PlacedSegment, segmentsOfTrajectories } from '../cold/locate.ts';
+import type { ObjectStore } from '../cold/object-store.ts';
+import { TableLog } from '../cold/table-log.ts';
+import type { Config } from '../schemas/config.ts';
+import { isVarveError, VarveError } from '../schemas/errors.ts';
+import { failpoint } from '../schemas/failpoint.ts';
+import type { TrajectoryId } from '../schemas/ids.ts';
+import { MIB } from '../schemas/limits.ts';
+import {
+  type Candidate,
+  type CandidateKey,
+  type CandidateRule,
+  readBacklog,
+  readCandidates,
+  readSizes,
+  seeTable,
+} from '../warm/compaction-rows.ts';
+import { transaction, type WarmPool } from '../warm/pool.ts';
+import { BlobPutter } from './blob-putter.ts';
+import { type LotParts, moveLot, repairMarks } from './compact-lot.ts';
+import { examine, type Group, groupByPartition, isHeld, lotsOf } from './compact-plan.ts';
+import { CompactReport } from './compact-report.ts';
+import { CompactionRun } from './compact-run.ts';
+import { Logger } from './logger.ts';
+import { openColdStore } from './open-cold.ts';
+import { openWarm } from './open-warm.ts';
+import type { RetryPolicy } from './retry.ts';
+import { openScratch } from './scratch.ts';
+
+export type CompactOptions = {
+  readonly olderThanMs: number;
+  readonly tenant: string | undefined;
+  /** Nothing new is begun later than this, in milliseconds since the epoch. */
+  readonly untilMs: number | undefined;
+  readonly dryRun: boolean;
+  readonly concurrency: number;
+  /** Longest wait of a tiny partition, in milliseconds; 0: none. */
+  readonly maxHoldMs: number;
+  readonly onProgress: (report: CompactReport) => void;
+};
+
+/** Candidates of one round: their ids, heads and partitions are in memory. */
+const ROUND = 20_000;
+/** Larger groups are worth a file in any case; they are not measured. */
+const MEASURED_EVENTS_MAX = 20_000;
+const DUCK_BYTES = 256 * MIB;
+
+/** @returns what it did, or with `dryRun` would do */
+export async function compact(config: Config, options: CompactOptions, signal: AbortSignal): Promise<CompactReport> {
+  await using warm = await openWarm(config);
+  await using store = await openColdStore(config, { signal });
+  await using scratch = await openScratch(config.cold.scratch);
+  const scratchDir = scratch.path;
+  await using duck = await openDuck(scratchDir);
+  const report = new CompactReport(options.dryRun);
+  const logger = new Logger(config.log.level);
+  const policy: RetryPolicy = {
+    onRetry: ({ error }) => {
+      report.retries += 1;
+      logger.failure('compact.retry', error, {});
+    },
+  };
+  const log = await openTable(store, duck, scratchDir, !options.dryRun);
+  const job = { config, options, pool: warm.pool, store, log, scratchDir, report, policy, signal };
+  if (options.dryRun) {
+    if (log !== undefined) await checkTable(warm.pool, log, store.url, true);
+    await allRounds(job, undefined);
+    return report;
+  }
+  if (log === undefined) throw new VarveError('COLD_NO_TABLE', `there is no table in ${store.url}`);
+  await checkTable(warm.pool, log, store.url, false);
+  await using run = await CompactionRun.begin(warm.pool, config.compact.claimTtlMs, policy);
+  report.run_id = run.id;
+  failpoint('compact.run.begun');
+  try {
+    await allRounds(job, run);
+    await log.checkpointIfDue();
+    report.end = isOver(job) ? 'stopped' : 'finished';
+  } catch (error) {
+    report.end = isVarveError(error, 'ABORTED') ? 'stopped' : 'failed';
+    report.error = isVarveError(error) ? { code: error.code, message: error.message } : undefined;
+    throw error;
+  } finally {
+    await noteEnd(warm.pool, run, ruleOf(config, options), report);
+  }
+  return report;
+}
+
+type Job = {
+  readonly config: Config;
+  readonly options: CompactOptions;
+  readonly pool: WarmPool;
+  readonly store: ObjectStore;
+  readonly log: TableLog | undefined;
+  readonly scratchDir: string;
+  readonly report: CompactReport;
+  readonly policy: RetryPolicy;
+  readonly signal: AbortSignal;
+};
+
+/** Nothing new is begun. */
+function isOver({ signal, options }: Job): boolean {
+  return signal.aborted || (options.untilMs !== undefined && Date.now() >= options.untilMs);
+}
+
+async function allRounds(job: Job, run: CompactionRun | undefined): Promise<void> {
+  const { config, options, pool, report, signal } = job;
+  const blobs = new BlobPutter(job.store, job.scratchDir, signal, job.policy);
+  let after: CandidateKey | undefined;
+  const rule = ruleOf(config, options);
+  for (;;) {
+    if (isOver(job)) return;
+    const found = await pool.lend((session) => readCandidates(session, rule, options.tenant, after, ROUND, run?.id));
+    const last = found.at(-1);
+    if (last === undefined) return;
+    const { tenant, trajectory_id } = last;
+    after = { tenant, model_version: last.model_version ?? '', trajectory_id };
+    const groups = await plan(job, found, run !== undefined);
+    report.planned(groups);
+    if (run !== undefined) await moveAll(job, run, blobs, lotsOf(groups));
+    options.onProgress(report);
+    report.blobs = blobs.blobs;
+    report.blob_bytes = blobs.bytes;
+  }
+}
+
+/** Groups that are to be moved now; notes what stays, and repairs marks. */
+async function plan(job: Job, found: readonly Candidate[], repair: boolean): Promise<Group[]> {
+  const { log, pool, report, signal, policy } = job;
+  const ids = found.map(({ trajectory_id }) => trajectory_id);
+  const placed =
+    log === undefined
+      ? new Map<TrajectoryId, PlacedSegment[]>()
+      : await segmentsOfTrajectories(log, await log.snapshot({ signal }), ids, { signal });
+  const inCold = [...placed.keys()];
+  if (repair && log !== undefined && inCold.length > 0) {
+    report.repaired_marks += await repairMarks(pool, log, inCold, { signal, policy });
+  }
+  const verdicts = found.map((ripe) => examine(ripe, placed.get(ripe.trajectory_id) ?? []));
+  report.skip(verdicts.flatMap((verdict) => (verdict.kind === 'skip' ? [verdict.skip] : [])));
+  const members = verdicts.flatMap((verdict) => (verdict.kind === 'move' ? [verdict.member] : []));
+  return await withoutHeld(job, groupByPartition(members));
+}
+
+async function withoutHeld({ config, options, pool, report }: Job, groups: readonly Group[]): Promise<Group[]> {
+  const hold = { minFileBytes: config.compact.minFileBytes, maxHoldMs: options.maxHoldMs, nowMs: Date.now() };
+  if (hold.maxHoldMs === 0 || hold.minFileBytes === 0) return [...groups];
+  const small = groups.filter(({ events }) => events < MEASURED_EVENTS_MAX);
+  const members = small.flatMap((group) => group.members);
+  const sizes = await pool.lend((session) => readSizes(session, members));
+  const bytesOf = (group: Group) =>
+    group.members.reduce((sum, { trajectory_id }) => sum + (sizes.get(trajectory_id) ?? 0), 0);
+  const held = new Set(small.filter((group) => isHeld(group, bytesOf(group), hold)));
+  report.hold([...held]);
+  return groups.filter((group) => !held.has(group));
+}
+
+/** Lots, several at once; the first failure ends the others before they begin another one. */
+async function moveAll(job: Job, run: CompactionRun, blobs: BlobPutter, lots: readonly Group[][]): Promise<void> {
+  const { log, report, options } = job;
+  if (log === undefined || lots.length === 0) return;
+  const queue = [...lots];
+  let hasFailed = false;
+  const worker = async (): Promise<void> => {
+    await using duck = await openDuck(job.scratchDir);
+    const parts: LotParts = {
+      pool: job.pool,
+      store: job.store,
+      url: job.store.url,
+      log,
+      run,
+      duck,
+      blobs,
+      scratchDir: job.scratchDir,
+      offloadOverBytes: job.config.cold.offloadOverBytes,
+      signal: job.signal,
+      policy: job.policy,
+      onEvents: (events) => {
+        report.streamed += events;
+        options.onProgress(report);
+      },
+    };
+    for (let lot = queue.shift(); lot !== undefined && !hasFailed && !isOver(job); lot = queue.shift()) {
+      try {
+        report.moved(await moveLot(parts, lot));
+      } catch (error) {
+        hasFailed = true;
+        throw error;
+      }
+      options.onProgress(report);
+    }
+  };
+  const workers = Array.from({ length: Math.min(options.concurrency, lots.length) }, worker);
+  const results = await Promise.allSettled(workers);
+  for (const result of results) if (result.status === 'rejected') throw result.reason;
+}
+
+/** One database, one table, which only goes forward. */
+async function checkTable(pool: WarmPool, log: TableLog, url: string, dryRun: boolean): Promise<void> {
+  const { metaData, version } = await log.snapshot();
+  if (dryRun) return;
+  const seen = await transaction(pool, (tx) => seeTable(tx, { table_id: metaData.id, url, version }));
+  if (seen.table_id !== metaData.id) {
+    const message = `this database moves its events to the table at ${seen.url}; ${url} is another one. Set cold.store to the first, or, if that is gone for good, delete the row of cold_tables`;
+    throw new VarveError('COLD_OTHER_TABLE', message, { url, seen: seen.url });
+  }
+  if (seen.version <= version) return;
+  const message = `the table at ${url} is at version ${version}, and this database has seen ${seen.version}: the store was restored to an earlier time. Restore it to a later one; what is only there must not be compacted over`;
+  throw new VarveError('COLD_WENT_BACK', message, { url, version, seen: seen.version });
+}
+
+/** undefined: there is none, and none was to be made. */
+async function openTable(
+  store: ObjectStore,
+  duck: DuckDb,
+  scratchDir: string,
+  create: boolean,
+): Promise<TableLog | undefined> {
+  try {
+    return await TableLog.open(store, { duck, scratchDir, create });
+  } catch (error) {
+    if (create || !isVarveError(error, 'COLD_NO_TABLE')) throw error;
+    return undefined;
+  }
+}
+
+async function openDuck(scratchDir: string): Promise<DuckDb> {
+  return await DuckDb.open({ tempDir: join(scratchDir, `duck-${randomUUID()}`), memoryLimitBytes: DUCK_BYTES });
+}
+
+async function noteEnd(pool: WarmPool, run: CompactionRun, rule: CandidateRule, report: CompactReport): Promise<void> {
+  failpoint('compact.run.before-end');
+  report.backlog = await pool.lend((session) => readBacklog(session, rule)).catch(() => undefined);
+  await run.end(report.end, report.error?.code, report.toJSON());
+}
+
+export function ruleOf({ lifecycle }: Config, { olderThanMs }: { olderThanMs: number }): CandidateRule {
+  return {
+    olderThanMs,
+    importIdleMs: lifecycle.importIdleMinutes * 60_000,
+    abandonAfterMs: lifecycle.abandonAfterDays * 86_400_000,
+  };
+}

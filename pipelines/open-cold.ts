@@ -1,0 +1,15 @@
+/** The object store that the configuration names. */
+import type { CallOptions, ObjectStore } from '../cold/object-store.ts';
+import { openStore } from '../cold/open-store.ts';
+import type { Config } from '../schemas/config.ts';
+
+/** The caller closes it. @throws VarveError as `openStore` */
+export async function openColdStore({ cold }: Config, options: CallOptions = {}): Promise<ObjectStore> {
+  const { store, endpoint, region, pathStyle } = cold;
+  return await openStore(store, {
+    ...options,
+    pathStyle,
+    ...(endpoint === undefined ? {} : { endpoint }),
+    ...(region === undefined ? {} : { region }),
+  });
+}
