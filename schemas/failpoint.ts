@@ -4,7 +4,8 @@
  * `failpoint('hot.commit.before-write')` does nothing unless the process was started with
  * `VARVE_FAILPOINT=hot.commit.before-write`, or `…:N` for the Nth time that the place is reached (N counts from 1).
  * Then the process sends itself SIGKILL and the call never returns: no `finally`, no exit handler, no flush of streams,
- * and nothing after the call has happened.
+ * and nothing after the call has happened. With `/stop` behind it, it sends itself SIGSTOP instead, and goes on there
+ * when somebody wakes it: a process that slept past what it held.
  *
  * A name says what is true there: everything before it was done, nothing after it. Each tier calls only its own names;
  * tests iterate `FAILPOINTS`, so a name that no code reaches fails them. A name that is not in the list stops the
@@ -48,13 +49,14 @@ export const FAILPOINTS = [
 
 export type FailpointName = (typeof FAILPOINTS)[number];
 
-/** The variable that arms a failpoint: `name` or `name:N`. */
+/** The variable that arms a failpoint: `name` or `name:N`, with `/stop` to sleep there. */
 export const FAILPOINT_VARIABLE = 'VARVE_FAILPOINT';
 
 interface Armed {
   readonly name: FailpointName;
   /** How often the place must still be reached; the process dies when it falls to 0. */
   left: number;
+  readonly signal: 'SIGKILL' | 'SIGSTOP';
 }
 
 // The one place outside pipelines/config.ts that reads the environment: it arms a test, it configures nothing,
@@ -65,16 +67,17 @@ const armed = parseFailpoint(process.env[FAILPOINT_VARIABLE]);
 export function failpoint(name: FailpointName): void {
   if (armed === undefined || armed.name !== name) return;
   armed.left -= 1;
-  if (armed.left > 0) return;
-  process.kill(process.pid, 'SIGKILL');
+  if (armed.left !== 0) return;
+  process.kill(process.pid, armed.signal);
+  if (armed.signal === 'SIGSTOP') return;
   // The kernel ends the calling thread before kill() returns to it; on a system that delivers later, nothing may run on.
   for (;;);
 }
 
 function parseFailpoint(value: string | undefined): Armed | undefined {
   if (value === undefined || value === '') return undefined;
-  const [, text, count = '1'] = /^([a-z.-]+)(?::([1-9]\d*))?$/.exec(value) ?? [];
+  const [, text, count = '1', stop] = /^([a-z.-]+)(?::([1-9]\d*))?(\/stop)?$/.exec(value) ?? [];
   const name = FAILPOINTS.find((known) => known === text);
   if (name === undefined) throw new Error(`${FAILPOINT_VARIABLE}=${value}: no such failpoint`);
-  return { name, left: Number(count) };
+  return { name, left: Number(count), signal: stop === undefined ? 'SIGKILL' : 'SIGSTOP' };
 }

@@ -5,13 +5,15 @@
  */
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
+import { hash } from 'node:crypto';
 import { once } from 'node:events';
-import { join } from 'node:path';
+import { writeFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { getBlob } from '../../cold/blobs.ts';
 import { collect } from '../../cold/body.ts';
 import { DuckDb, sqlText } from '../../cold/duckdb.ts';
 import { FileStore } from '../../cold/file-store.ts';
+import type { ObjectStore } from '../../cold/object-store.ts';
 import { parquetKey } from '../../cold/table-keys.ts';
 import { TableLog } from '../../cold/table-log.ts';
 import type { Snapshot } from '../../cold/table-log-plan.ts';
@@ -20,6 +22,7 @@ import { FAILPOINT_VARIABLE } from '../../schemas/failpoint.ts';
 import type { TrajectoryId } from '../../schemas/ids.ts';
 import { Ingest } from '../../warm/ingest.ts';
 import type { WarmEvent } from '../../warm/ingest-plan.ts';
+import { varve } from './cli.ts';
 import { createDatabase, type TestDatabase } from './postgres.ts';
 import { Chain, Feed, ScriptLog } from './sidecar-script.ts';
 import { TempDirectory } from './temp.ts';
@@ -38,7 +41,7 @@ export type Started = TrajectoryStart & { readonly turns?: number; readonly text
 export type TrajectoryStart = { readonly tenant?: string; readonly model_version?: string | null };
 
 export class CompactPlace implements AsyncDisposable {
-  readonly database: TestDatabase;
+  database: TestDatabase;
   readonly temp: TempDirectory;
   /** Every chain that warm was given, by id. */
   readonly chains = new Map<TrajectoryId, Chain>();
@@ -93,12 +96,16 @@ export class CompactPlace implements AsyncDisposable {
     await this.ingest({ chain, from });
   }
 
+  /** Settings that every command gets, such as those of another store. */
+  settings: Readonly<Record<string, string>> = {};
+
   environment(more: Readonly<Record<string, string>> = {}): Record<string, string> {
     return {
       DATABASE_URL: this.database.url,
       VARVE_COLD_STORE: `file:${this.storeRoot}`,
       VARVE_COLD_SCRATCH: this.temp.join('scratch'),
       VARVE_LOG_LEVEL: 'error',
+      ...this.settings,
       ...more,
     };
   }
@@ -124,18 +131,33 @@ export class CompactPlace implements AsyncDisposable {
     return { code, signal, out, err };
   }
 
+  /** `varve <args>` in this process: starting one takes longer than most of what it does. */
+  async run(...args: readonly string[]): Promise<Ended> {
+    const before = { ...process.env };
+    Object.assign(process.env, this.environment());
+    try {
+      const { code, stdout, stderr } = await varve(...args);
+      return { code, signal: null, out: stdout, err: stderr };
+    } finally {
+      for (const name of Object.keys(process.env)) if (!(name in before)) delete process.env[name];
+      Object.assign(process.env, before);
+    }
+  }
+
   async compact(...args: readonly string[]): Promise<Ended> {
-    return await this.varve(['compact', '--older-than', '0', ...args]);
+    return await this.run('compact', '--older-than', '0', ...args);
   }
 
   async compactUntil(failpoint: string): Promise<Ended> {
     return await this.varve(['compact', '--older-than', '0'], { env: { [FAILPOINT_VARIABLE]: failpoint } });
   }
 
-  async openLog(store?: FileStore): Promise<TableLog> {
+  /** The store that the commands use, without the faults on their way. */
+  openStore: () => Promise<ObjectStore> = () => FileStore.open(this.storeRoot);
+
+  async openLog(): Promise<TableLog> {
     this.#duck ??= await DuckDb.open({ tempDir: this.temp.join('duck') });
-    const scratchDir = this.temp.join('reading');
-    return await TableLog.open(store ?? (await FileStore.open(this.storeRoot)), { duck: this.#duck, scratchDir });
+    return await TableLog.open(await this.openStore(), { duck: this.#duck, scratchDir: this.temp.join('reading') });
   }
 
   /** Files of the newest snapshot by the events that they hold; without a table there are none. */
@@ -154,7 +176,13 @@ export class CompactPlace implements AsyncDisposable {
   /** Every row of a snapshot, in order. */
   async rows(snapshot: Snapshot): Promise<readonly Record<string, unknown>[]> {
     const duck = this.#duck as DuckDb;
-    const paths = [...snapshot.files.values()].map(({ stem }) => sqlText(join(this.storeRoot, parquetKey(stem))));
+    const store = await this.openStore();
+    const paths: string[] = [];
+    for (const { stem } of snapshot.files.values()) {
+      const path = this.temp.join(`${hash('sha256', stem)}.parquet`);
+      writeFileSync(path, await collect(store.get(parquetKey(stem)), 1024 * 1024 * 1024));
+      paths.push(sqlText(path));
+    }
     if (paths.length === 0) return [];
     return await duck.rows(
       `SELECT *, epoch_ms(created_at) AS ms FROM read_parquet([${paths.join(', ')}], hive_partitioning = false)
@@ -168,7 +196,7 @@ export class CompactPlace implements AsyncDisposable {
    */
   async assertCold(whole: readonly Chain[] = []): Promise<number> {
     const log = await this.openLog();
-    const store = await FileStore.open(this.storeRoot);
+    const store = await this.openStore();
     const next = new Map<string, number>();
     const rows = await this.rows(await log.snapshot());
     for (const row of rows) {
@@ -209,7 +237,7 @@ function addTurn(chain: Chain, turn: number, textBytes: number): void {
   chain.add({ event_type: 'Custom.kind', turn, payload: { __proto: turn, ['$x']: ['é', '\\u0000', null] } });
 }
 
-async function assertRow(store: FileStore, row: Record<string, unknown>, event: WarmEvent): Promise<void> {
+async function assertRow(store: ObjectStore, row: Record<string, unknown>, event: WarmEvent): Promise<void> {
   const name = `event ${event.sequence_number} of ${event.trajectory_id}`;
   assert.deepEqual(
     [row['event_type'], row['turn'], Number(row['fencing_token']), Number(row['ms']), row['payload_sha256']],
