@@ -27,14 +27,39 @@ export const COLUMN_NAMES: string = COLUMNS.map(({ name }) => `"${name}"`).join(
 /** For `columns = …` of read_json. */
 export const COLUMN_TYPES: string = `{${COLUMNS.map(({ name, type }) => `"${name}": '${DUCK_TYPES[type]}'`).join(', ')}}`;
 
-/** A row as one line of JSON, with its newline. Columns that are null are left out. */
-export function lineOf(row: ColdRow): string {
-  let line = '';
-  for (const { name } of COLUMNS) {
+/** Text of these columns has nothing to escape: ids, hashes, times. */
+const PLAIN: ReadonlySet<keyof ColdRow> = new Set([
+  'trajectory_id',
+  'created_at',
+  'payload_sha256',
+  'cryptographic_hash',
+  'date',
+]);
+
+type Written = { readonly name: keyof ColdRow; readonly before: string; readonly how: 'plain' | 'text' | 'number' };
+
+/** What stands before each value, and how it is written; fixed once, since a line is made for every event. */
+const WRITTEN: readonly Written[] = (COLUMNS as readonly Column[])
+  .filter(({ name }) => name !== 'payload')
+  .map(({ name, type }) => {
+    const isText = type === 'string' || type === 'strings';
+    return { name, before: `"${name}":`, how: PLAIN.has(name) ? 'plain' : isText ? 'text' : 'number' };
+  });
+
+/**
+ * A row as a line of JSON, in two pieces: everything but the payload, and the payload, which is most of it. Written one
+ * behind the other they cost half of what joining them does. Columns that are null are left out.
+ */
+export function lineOf(row: ColdRow): readonly [rest: string, payload: string] {
+  let rest = '{';
+  for (const { name, before, how } of WRITTEN) {
     const value = row[name];
-    if (value !== null) line += `${line === '' ? '{' : ','}"${name}":${JSON.stringify(value)}`;
+    if (value === null) continue;
+    if (how === 'number') rest += `${before}${value as number},`;
+    else if (how === 'plain') rest += `${before}"${value as string}",`;
+    else rest += `${before}${JSON.stringify(value)},`;
   }
-  return `${line}}\n`;
+  return [`${rest}"payload":`, `${JSON.stringify(row.payload)}}\n`];
 }
 
 /** The row's part of the fingerprint. `payload_sha256` is that of the payload as it stands in the row. */

@@ -16,6 +16,7 @@ import { type FileHandle, mkdtemp, open, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { invariant, VarveError } from '../schemas/errors.ts';
 import { KIB, MIB } from '../schemas/limits.ts';
+import type { ColdRow } from '../schemas/parquet.ts';
 import { refuseAborted } from './body.ts';
 import { COLUMN_NAMES, COLUMN_TYPES, lineOf } from './columns.ts';
 import { type DuckDb, safeNumber, sqlText } from './duckdb.ts';
@@ -71,8 +72,9 @@ export class ParquetWriter implements AsyncDisposable {
   #part: FileHandle | undefined;
   #partBytes = 0;
   readonly #check = new RowCheck();
-  #pending: string[] = [];
-  #pendingChars = 0;
+  /** Lines that are not in the part yet: the first `#pendingBytes` of it. */
+  #pending: Buffer = Buffer.allocUnsafe(WRITE_BYTES);
+  #pendingBytes = 0;
   #bytes = 0;
   #largestPayload = 0;
   #range: FileRange | undefined;
@@ -112,18 +114,11 @@ export class ParquetWriter implements AsyncDisposable {
     try {
       this.#check.add(run);
       for (const row of run.rows) {
-        const line = lineOf(row);
-        const bytes = Buffer.byteLength(line);
-        if (bytes > LINE_BYTES_MAX) throw tooLarge(row, bytes);
+        const pieces = lineOf(row);
+        const bytes = await this.#write(pieces, row);
         this.#largestPayload = Math.max(this.#largestPayload, Buffer.byteLength(row.payload));
-        this.#range = widen(this.#range, row);
-        // Where a part ends depends on the rows alone, as the file does.
-        if (this.#part === undefined || this.#partBytes + bytes > PART_BYTES) await this.#nextPart();
-        this.#partBytes += bytes;
-        this.#pending.push(line);
-        this.#pendingChars += line.length;
+        this.#widen(row);
         this.#bytes += bytes;
-        if (this.#pendingChars >= WRITE_BYTES) await this.#flush();
       }
     } catch (error) {
       this.#state = 'failed';
@@ -174,11 +169,51 @@ export class ParquetWriter implements AsyncDisposable {
     this.#part = undefined;
   }
 
-  async #flush(): Promise<void> {
-    const text = this.#pending.join('');
-    this.#pending = [];
-    this.#pendingChars = 0;
-    await this.#part?.writeFile(text);
+  /** @returns bytes of the line */
+  async #write([rest, payload]: readonly [string, string], row: ColdRow): Promise<number> {
+    const most = 3 * (rest.length + payload.length);
+    const bytes = most > WRITE_BYTES ? Buffer.byteLength(rest) + Buffer.byteLength(payload) : undefined;
+    if (bytes !== undefined && bytes > LINE_BYTES_MAX) throw tooLarge(row, bytes);
+    const room = bytes ?? most;
+    // Where a part ends depends on the rows alone, as the file does.
+    if (this.#part === undefined || this.#partBytes + room > PART_BYTES) await this.#nextPart();
+    if (this.#pendingBytes + room > this.#pending.length) await this.#flush(room);
+    const start = this.#pendingBytes;
+    this.#pendingBytes += this.#pending.write(rest, this.#pendingBytes);
+    this.#pendingBytes += this.#pending.write(payload, this.#pendingBytes);
+    this.#partBytes += this.#pendingBytes - start;
+    return this.#pendingBytes - start;
+  }
+
+  /** Afterwards there is room for so many bytes. */
+  async #flush(room = 0): Promise<void> {
+    const full = this.#pending.subarray(0, this.#pendingBytes);
+    this.#pendingBytes = 0;
+    if (full.length > 0) await this.#part?.writeFile(full);
+    // A long line has a buffer of its own, which goes with it.
+    if (room > WRITE_BYTES) this.#pending = Buffer.allocUnsafe(room);
+    else if (this.#pending.length > WRITE_BYTES) this.#pending = Buffer.allocUnsafe(WRITE_BYTES);
+  }
+
+  #widen({ sequence_number, created_at }: ColdRow): void {
+    const range = this.#range;
+    if (range === undefined) {
+      this.#range = { sequence_number: [sequence_number, sequence_number], created_at: [created_at, created_at] };
+      return;
+    }
+    const [low, high] = range.sequence_number;
+    const [early, late] = range.created_at;
+    // Mostly nothing changes but the end. One form and one length: the order of times as text is their order in time.
+    if (sequence_number < low || sequence_number > high) {
+      this.#range = { ...range, sequence_number: [Math.min(low, sequence_number), Math.max(high, sequence_number)] };
+    }
+    if (created_at < early || created_at > late) {
+      const created: readonly [string, string] = [
+        created_at < early ? created_at : early,
+        created_at > late ? created_at : late,
+      ];
+      this.#range = { ...(this.#range as FileRange), created_at: created };
+    }
   }
 
   async #convert(path: string, signal: AbortSignal | undefined): Promise<void> {
@@ -238,20 +273,6 @@ export function placeSegments(segments: readonly OpenSegment[], rowGroups: reado
     const rows = segment.last_sequence_number - segment.first_sequence_number + 1;
     return { ...segment, row_groups: [seek(first_row), seek(first_row + rows - 1)] as const };
   });
-}
-
-function widen(range: FileRange | undefined, row: { sequence_number: number; created_at: string }): FileRange {
-  const { sequence_number, created_at } = row;
-  if (range === undefined) {
-    return { sequence_number: [sequence_number, sequence_number], created_at: [created_at, created_at] };
-  }
-  const [low, high] = range.sequence_number;
-  const [early, late] = range.created_at;
-  return {
-    sequence_number: [Math.min(low, sequence_number), Math.max(high, sequence_number)],
-    // One form and one length: their order as text is their order in time.
-    created_at: [created_at < early ? created_at : early, created_at > late ? created_at : late],
-  };
 }
 
 type Measured = { readonly bytes: number; readonly sha256: string; readonly footer_start: number };

@@ -150,8 +150,16 @@ export const PARTITION_COLUMNS = ['tenant', 'date', 'model_version'] as const;
 
 /** Day in UTC on which a trajectory started, `YYYY-MM-DD`. Ids are refused long before their year has five digits. */
 export function dateOf(trajectory_id: TrajectoryId): string {
-  return new Date(Math.min(trajectoryStartMs(trajectory_id), CREATED_AT_MS_MAX)).toISOString().slice(0, 10);
+  // Rows come trajectory by trajectory.
+  if (trajectory_id !== lastId) {
+    lastDate = new Date(Math.min(trajectoryStartMs(trajectory_id), CREATED_AT_MS_MAX)).toISOString().slice(0, 10);
+    lastId = trajectory_id;
+  }
+  return lastDate;
 }
+
+let lastId = '';
+let lastDate = '';
 
 /**
  * The row of an event, whose payload is as it is to be stored. Pure. `original` where the payload is no longer the one
@@ -161,6 +169,10 @@ export function dateOf(trajectory_id: TrajectoryId): string {
  */
 export function rowOf(event: TrajectoryEvent, place: Placement, original?: Original): ColdRow {
   const payload = canonicalJson(event.payload);
+  const known: Partial<Shredded> = isKnownEventType(event.event_type)
+    ? shredKnown(event.event_type, event.payload)
+    : NOTHING;
+  // Every field by name: copies of whole objects would cost as much as all else here.
   return {
     trajectory_id: event.trajectory_id,
     sequence_number: event.sequence_number,
@@ -171,47 +183,40 @@ export function rowOf(event: TrajectoryEvent, place: Placement, original?: Origi
     payload,
     payload_sha256: original?.payload_sha256 ?? payloadSha256(payload),
     offloaded: original?.offloaded ?? null,
-    blob_refs: blobRefsOf(event.payload, payload),
+    blob_refs: mayHoldStub(payload) ? blobRefsOf(event.payload) : NO_BLOBS,
     cryptographic_hash: event.cryptographic_hash,
-    ...shred(event.event_type, event.payload),
+    tool_name: known.tool_name ?? null,
+    tool_call_id: known.tool_call_id ?? null,
+    status: known.status ?? null,
+    decision: known.decision ?? null,
+    settled_by: known.settled_by ?? null,
+    role: known.role ?? null,
+    stop_reason: known.stop_reason ?? null,
+    model: known.model ?? null,
+    served_model_version: known.served_model_version ?? null,
+    input_tokens: known.input_tokens ?? null,
+    output_tokens: known.output_tokens ?? null,
+    cache_read_tokens: known.cache_read_tokens ?? null,
+    cache_write_tokens: known.cache_write_tokens ?? null,
+    reasoning_tokens: known.reasoning_tokens ?? null,
+    cost_usd: known.cost_usd ?? null,
+    duration_ms: known.duration_ms ?? null,
+    reward: known.reward ?? null,
+    verifier: known.verifier ?? null,
     tenant: place.tenant,
     date: dateOf(event.trajectory_id),
     model_version: place.model_version,
   };
 }
 
-function blobRefsOf(payload: JsonObject, canonicalPayload: string): string[] {
-  if (!mayHoldStub(canonicalPayload)) return [];
+const NO_BLOBS: readonly string[] = [];
+const NOTHING: Partial<Shredded> = {};
+
+function blobRefsOf(payload: JsonObject): string[] {
   return [...new Set(stubsOf(payload).map(({ sha256 }) => sha256))].toSorted();
 }
 
-const NOTHING: Shredded = {
-  tool_name: null,
-  tool_call_id: null,
-  status: null,
-  decision: null,
-  settled_by: null,
-  role: null,
-  stop_reason: null,
-  model: null,
-  served_model_version: null,
-  input_tokens: null,
-  output_tokens: null,
-  cache_read_tokens: null,
-  cache_write_tokens: null,
-  reasoning_tokens: null,
-  cost_usd: null,
-  duration_ms: null,
-  reward: null,
-  verifier: null,
-};
-
 /** Total: an erased payload has no fields, and what has another type than its kind says is left out. */
-function shred(event_type: string, payload: JsonObject): Shredded {
-  if (!isKnownEventType(event_type)) return NOTHING;
-  return { ...NOTHING, ...shredKnown(event_type, payload) };
-}
-
 function shredKnown(event_type: KnownEventType, payload: JsonObject): Partial<Shredded> {
   const text = (field: string) => stringOf(payload[field]) ?? null;
   const tool_call_id = text('tool_call_id');
@@ -219,8 +224,11 @@ function shredKnown(event_type: KnownEventType, payload: JsonObject): Partial<Sh
     case 'TaskStarted':
       return { model: text('model') };
     case 'ModelReplied': {
-      const [stop_reason, model, duration_ms] = [text('stop_reason'), text('model'), numberOf(payload['duration_ms'])];
-      return { ...spent(payload), stop_reason, model, duration_ms };
+      const known = spent(payload);
+      known.stop_reason = text('stop_reason');
+      known.model = text('model');
+      known.duration_ms = numberOf(payload['duration_ms']);
+      return known;
     }
     case 'Compacted':
       return { ...spent(payload), role: text('role') };
@@ -263,8 +271,10 @@ function shredKnown(event_type: KnownEventType, payload: JsonObject): Partial<Sh
   }
 }
 
+type Mutable<T> = { -readonly [K in keyof T]: T[K] };
+
 /** Of a model call. */
-function spent(payload: JsonObject): Partial<Shredded> {
+function spent(payload: JsonObject): Mutable<Partial<Shredded>> {
   const usage = objectOf(payload['usage']) ?? {};
   return {
     served_model_version: stringOf(payload['served_model_version']) ?? null,
