@@ -11,7 +11,7 @@ import { runMigrate } from './run-migrate.ts';
 import { runSidecar } from './run-sidecar.ts';
 import { showConfig } from './show-config.ts';
 import { showStatus } from './show-status.ts';
-import { start } from './start.ts';
+import { DEFAULT_DIR, start } from './start.ts';
 import { startWorker } from './start-worker.ts';
 
 export function buildProgram(signal: AbortSignal): Command {
@@ -23,7 +23,7 @@ export function buildProgram(signal: AbortSignal): Command {
   program
     .command('start')
     .description('show the product at work on this machine, and leave the result to be looked at')
-    .option('--dir <directory>', 'where everything is kept', '.varve')
+    .option('--dir <directory>', 'where everything is kept', DEFAULT_DIR)
     .option('--agents <n>', 'concurrent agents', positive, 48)
     .option('--turns <n>', 'turns of each agent', positive, 60)
     .action((options: { dir: string; agents: number; turns: number }) => start(options, signal));

@@ -1,12 +1,11 @@
 /** The warm part of `varve start`: a sidecar carries the log to our own PostgreSQL, which then proves every chain itself. */
-import { join } from 'node:path';
 import { VarveError } from '../schemas/errors.ts';
 import { statement } from '../warm/pool.ts';
-import { loadConfig } from './config.ts';
 import { Logger } from './logger.ts';
 import { openColdStore } from './open-cold.ts';
 import { openWarm } from './open-warm.ts';
 import { Sidecar } from './sidecar.ts';
+import { startConfig } from './start-cold.ts';
 
 export type WarmReport = {
   readonly trajectories: number;
@@ -34,14 +33,7 @@ const REPORT = statement<Omit<WarmReport, 'ms'>>(
 
 /** Replicates everything, and stops the server again; `varve status` starts it when it is looked at. */
 export async function startWarm(dir: string, signal: AbortSignal): Promise<WarmReport> {
-  const { config } = await loadConfig({
-    environment: {},
-    flags: {
-      'hot.logs': join(dir, 'hot'),
-      'warm.directory': join(dir, 'warm'),
-      'cold.store': `file:${join(dir, 'cold')}`,
-    },
-  });
+  const config = await startConfig(dir);
   await using warm = await openWarm(config);
   await using store = await openColdStore(config);
   const sidecar = new Sidecar({ config, pool: warm.pool, store, logger: new Logger('warn') });

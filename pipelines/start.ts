@@ -5,7 +5,7 @@
  * in the middle. The log is opened again: everything that was acknowledged is there, and of every action it is known
  * whether it was not sent, is settled, or is in doubt; what is in doubt is settled with its idempotency key. A second
  * worker then finishes its own fleet, and everything is verified against a ledger that the effects left outside. A
- * sidecar carries it all to PostgreSQL.
+ * sidecar carries it all to PostgreSQL, and compaction from there to the cold tier.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { readFile } from 'node:fs/promises';
@@ -19,11 +19,14 @@ import type { Cursor } from '../hot/tail-protocol.ts';
 import { TailReader } from '../hot/tail-reader.ts';
 import { isVarveError, VarveError } from '../schemas/errors.ts';
 import { MIB } from '../schemas/limits.ts';
+import { startCold } from './start-cold.ts';
 import { startWarm } from './start-warm.ts';
 import { type Fleet, LEDGER } from './start-worker.ts';
 
 export type StartOptions = Fleet & { readonly dir: string };
 
+/** What the settings say without being told. */
+export const DEFAULT_DIR = '.varve';
 const KILL_AFTER_EVENTS = 2500;
 const CONNECT_TRIES = 400;
 
@@ -59,13 +62,19 @@ export async function start(options: StartOptions, signal: AbortSignal): Promise
   say(
     `   ${warm.broken} broken links; ${warm.in_doubt} actions in doubt; ${(warm.bytes / MIB).toFixed(1)} MiB of database`,
   );
+
+  say('\n6. What is finished moves to the cold tier: Parquet, read back and compared before it counts');
+  const cold = await startCold(dir, signal);
+  say(cold.text.replaceAll(/^/gm, '   ').trimEnd());
   sayNext(options.dir);
 }
 
 function sayNext(dir: string): void {
-  const settings = `VARVE_HOT_LOGS=${dir}/hot VARVE_WARM_DIRECTORY=${dir}/warm`;
-  say(`\nIt stays in ${dir}. Next:`);
-  say(`   ${settings} npm run varve -- status   the fleet, and what needs a person`);
+  const elsewhere = `VARVE_HOT_LOGS=${dir}/hot VARVE_WARM_DIRECTORY=${dir}/warm VARVE_COLD_STORE=file:${dir}/cold`;
+  if (dir === DEFAULT_DIR) say(`\nIt stays in ${dir}. Next:`);
+  else say(`\nIt stays in ${dir}. Next, with ${elsewhere}:`);
+  say('   npm run varve -- status            the fleet, and what needs a person');
+  say('   npm run varve -- runs              what compaction did');
   say('   npm run varve -- bench disk        what a barrier costs here');
   say('   npm run bench                      varve beside its peers');
   say(`   rm -r ${dir}                       start over`);
