@@ -42,6 +42,7 @@ export type LotOutcome = {
   readonly overtaken: number;
 };
 
+const LOT_ATTEMPTS = 3;
 const NEVER = new AbortController().signal;
 const NOTHING = {
   trajectories: 0,
@@ -66,7 +67,9 @@ export async function moveLot(parts: LotParts, groups: readonly Group[]): Promis
   let made: MadeFiles | undefined;
   while (made === undefined && members.length > 0) {
     try {
-      made = await makeFiles(parts, members);
+      const these = members;
+      // A database that goes away in the middle: all of it again.
+      made = await retry(() => makeFiles(parts, these), signal, { ...policy, attempts: LOT_ATTEMPTS });
     } catch (error) {
       if (!(error instanceof BrokenTrajectory)) throw error;
       skipped.push({ trajectory_id: error.trajectory_id, why: error.message });

@@ -80,7 +80,8 @@ function readTuple(bytes: Buffer, start: number): { row: CopiedRow; end: number 
 
 /** @throws VarveError WARM_UNREADABLE_VALUE past 2^53 − 1 */
 export function int8Of(value: Buffer): number {
-  const number = Number(value.readBigInt64BE(0));
+  // Two halves: a BigInt for each number of each row would cost more than the rest of it.
+  const number = value.readInt32BE(0) * 0x1_0000_0000 + value.readUInt32BE(4);
   if (Number.isSafeInteger(number)) return number;
   throw new VarveError('WARM_UNREADABLE_VALUE', 'a bigint of the database is beyond what a number holds exactly');
 }

@@ -61,21 +61,46 @@ async function* exportSome(pool: WarmPool, ranges: readonly ExportRange[]): Asyn
   ) TO STDOUT (FORMAT binary)`;
   // Memoize would keep all rows for keys that never come again; a sort would hold a trajectory.
   const settings = 'SET enable_memoize = off; SET enable_sort = off; SET enable_bitmapscan = off; SET jit = off';
-  for await (const rows of pool.copyOut(settings, sql)) yield rows.map(eventOf);
+  const decoder = new Decoder();
+  for await (const rows of pool.copyOut(settings, sql)) yield rows.map((row) => decoder.eventOf(row));
 }
 
-function eventOf(row: CopiedRow): ExportedEvent {
-  const [id, sequence, type, turn, created, token, payload, exact, sha256, hash] = row as readonly Buffer[];
-  return {
-    trajectory_id: uuidOf(id as Buffer) as TrajectoryId,
-    sequence_number: int8Of(sequence as Buffer) as SequenceNumber,
-    event_type: (type as Buffer).toString('utf8'),
-    turn: (turn as Buffer).readInt32BE(0),
-    created_at: timestampOf(created as Buffer),
-    fencing_token: int8Of(token as Buffer),
-    payload_text: exact?.toString('utf8') ?? jsonbTextOf(payload as Buffer),
-    isExact: Boolean(exact),
-    payload_sha256: (sha256 as Buffer).toString('hex'),
-    cryptographic_hash: (hash as Buffer).toString('hex'),
-  };
+/** Remembers what the row before had: ids, and mostly times, come many times in a row. */
+class Decoder {
+  #idBytes: Buffer = Buffer.alloc(0);
+  #id = '' as TrajectoryId;
+  #timeBytes: Buffer = Buffer.alloc(0);
+  #time = '';
+
+  eventOf(row: CopiedRow): ExportedEvent {
+    const [id, sequence, type, turn, created, token, payload, exact, sha256, hash] = row as readonly Buffer[];
+    return {
+      trajectory_id: this.#idOf(id as Buffer),
+      sequence_number: int8Of(sequence as Buffer) as SequenceNumber,
+      event_type: (type as Buffer).toString('utf8'),
+      turn: (turn as Buffer).readInt32BE(0),
+      created_at: this.#timeOf(created as Buffer),
+      fencing_token: int8Of(token as Buffer),
+      payload_text: exact?.toString('utf8') ?? jsonbTextOf(payload as Buffer),
+      isExact: Boolean(exact),
+      payload_sha256: (sha256 as Buffer).toString('hex'),
+      cryptographic_hash: (hash as Buffer).toString('hex'),
+    };
+  }
+
+  #idOf(bytes: Buffer): TrajectoryId {
+    if (!bytes.equals(this.#idBytes)) {
+      this.#id = uuidOf(bytes) as TrajectoryId;
+      this.#idBytes = Buffer.from(bytes);
+    }
+    return this.#id;
+  }
+
+  #timeOf(bytes: Buffer): string {
+    if (!bytes.equals(this.#timeBytes)) {
+      this.#time = timestampOf(bytes);
+      this.#timeBytes = Buffer.from(bytes);
+    }
+    return this.#time;
+  }
 }
