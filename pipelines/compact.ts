@@ -12,10 +12,11 @@ import { type PlacedSegment, segmentsOfTrajectories } from '../cold/locate.ts';
 import type { ObjectStore } from '../cold/object-store.ts';
 import { TableLog } from '../cold/table-log.ts';
 import type { Config } from '../schemas/config.ts';
-import { isVarveError, VarveError } from '../schemas/errors.ts';
+import { type ErrorCode, isVarveError, VarveError } from '../schemas/errors.ts';
 import { failpoint } from '../schemas/failpoint.ts';
 import type { TrajectoryId } from '../schemas/ids.ts';
 import { MIB } from '../schemas/limits.ts';
+import { dateOf } from '../schemas/parquet.ts';
 import {
   type Candidate,
   type CandidateKey,
@@ -28,13 +29,13 @@ import {
 import { transaction, type WarmPool } from '../warm/pool.ts';
 import { BlobPutter } from './blob-putter.ts';
 import { type LotParts, moveLot, repairMarks } from './compact-lot.ts';
-import { examine, type Group, groupByPartition, isHeld, lotsOf } from './compact-plan.ts';
+import { examine, type Group, groupByPartition, isHeld, lotsOf, type Skip } from './compact-plan.ts';
 import { CompactReport } from './compact-report.ts';
 import { CompactionRun } from './compact-run.ts';
 import { Logger } from './logger.ts';
 import { openColdStore } from './open-cold.ts';
 import { openWarm } from './open-warm.ts';
-import type { RetryPolicy } from './retry.ts';
+import { type RetryPolicy, retry } from './retry.ts';
 import { openScratch } from './scratch.ts';
 
 export type CompactOptions = {
@@ -137,19 +138,55 @@ async function allRounds(job: Job, run: CompactionRun | undefined): Promise<void
 /** Groups that are to be moved now; notes what stays, and repairs marks. */
 async function plan(job: Job, found: readonly Candidate[], repair: boolean): Promise<Group[]> {
   const { log, pool, report, signal, policy } = job;
-  const ids = found.map(({ trajectory_id }) => trajectory_id);
-  const placed =
-    log === undefined
-      ? new Map<TrajectoryId, PlacedSegment[]>()
-      : await segmentsOfTrajectories(log, await log.snapshot({ signal }), ids, { signal });
+  const { placed, skips } = await locate(job, found);
   const inCold = [...placed.keys()];
   if (repair && log !== undefined && inCold.length > 0) {
     report.repaired_marks += await repairMarks(pool, log, inCold, { signal, policy });
   }
-  const verdicts = found.map((ripe) => examine(ripe, placed.get(ripe.trajectory_id) ?? []));
+  report.skip(skips);
+  const unknown = new Set(skips.map(({ trajectory_id }) => trajectory_id));
+  const verdicts = found
+    .filter(({ trajectory_id }) => !unknown.has(trajectory_id))
+    .map((ripe) => examine(ripe, placed.get(ripe.trajectory_id) ?? []));
   report.skip(verdicts.flatMap((verdict) => (verdict.kind === 'skip' ? [verdict.skip] : [])));
   const members = verdicts.flatMap((verdict) => (verdict.kind === 'move' ? [verdict.member] : []));
   return await withoutHeld(job, groupByPartition(members));
+}
+
+/** What of a store is not as the table log says. */
+const DAMAGED: ReadonlySet<ErrorCode> = new Set(['COLD_SEGMENTS_INVALID', 'STORE_MISSING', 'STORE_CORRUPT']);
+
+/**
+ * Where the candidates lie in cold, day by day: files hold trajectories of one day, so a day with a damaged list of
+ * segments, of which nobody can say what it holds, keeps only its own trajectories here.
+ */
+async function locate({ log, signal, policy }: Job, found: readonly Candidate[]) {
+  const placed = new Map<TrajectoryId, PlacedSegment[]>();
+  const skips: Skip[] = [];
+  if (log === undefined) return { placed, skips };
+  const snapshot = await retry((signal) => log.snapshot({ signal }), signal, policy);
+  const byDay = new Map<string, TrajectoryId[]>();
+  for (const { trajectory_id } of found) {
+    const day = dateOf(trajectory_id);
+    const ids = byDay.get(day) ?? [];
+    ids.push(trajectory_id);
+    byDay.set(day, ids);
+  }
+  for (const ids of byDay.values()) {
+    try {
+      const some = await retry((signal) => segmentsOfTrajectories(log, snapshot, ids, { signal }), signal, policy);
+      for (const [trajectory_id, segments] of some) placed.set(trajectory_id, segments);
+    } catch (error) {
+      if (!isVarveError(error) || !DAMAGED.has(error.code)) throw error;
+      skips.push(
+        ...ids.map((trajectory_id) => ({
+          trajectory_id,
+          why: `what cold has of its day is unknown: ${error.message}`,
+        })),
+      );
+    }
+  }
+  return { placed, skips };
 }
 
 async function withoutHeld({ config, options, pool, report }: Job, groups: readonly Group[]): Promise<Group[]> {

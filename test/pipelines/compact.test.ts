@@ -1,6 +1,6 @@
 /** `varve compact` and `varve runs`: what moves, what stays and why, beside other compactors and on stores in trouble. */
 import assert from 'node:assert/strict';
-import { readdirSync } from 'node:fs';
+import { readdirSync, rmSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { concernOf } from '../../pipelines/show-runs.ts';
 import { dateOf } from '../../schemas/parquet.ts';
@@ -173,6 +173,25 @@ describe('pipelines/compact', () => {
       new RegExp(`SKIPPED ${missing.id}: event 7 of ${missing.id} was expected|SKIPPED ${missing.id}: .*event 7`),
     );
     await place.assertCold([chains[0] as Chain, chains[3] as Chain]);
+  });
+
+  it('damage in cold is named, and keeps nothing of other days in warm', async () => {
+    const [first] = await some(1);
+    const nextDay = await place.finished(idAt(0, DAY + 86_400_000));
+    assert.equal((await compact()).code, 0);
+    const stems = await place.files();
+    const stemOf = (day: string) => [...stems.values()].find((stem) => stem.includes(day)) as string;
+    // A lost data file hinders nobody who does not read it; a lost list of segments hides what its day holds.
+    rmSync(`${place.storeRoot}/events/${stemOf('2024-11-20')}.parquet`);
+    await place.grow(first as Chain, 1);
+    assert.match((await compact()).out, /moved 5 events of 1 trajectories/);
+    rmSync(`${place.storeRoot}/events/${stemOf('2024-11-21')}.segments`);
+    await place.grow(nextDay, 1);
+    await place.grow(first as Chain, 1);
+    const ended = await compact();
+    assert.equal(ended.code, 3, ended.err);
+    assert.match(ended.out, /moved 5 events of 1 trajectories/);
+    assert.match(ended.out, new RegExp(`SKIPPED ${nextDay.id}: what cold has of its day is unknown: .*\\.segments`));
   });
 
   describe('beside others', () => {

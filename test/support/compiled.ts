@@ -2,7 +2,7 @@
  * Runs a child as users run us: compiled, without a loader. tsx takes 40 MB of its own, which no worker has.
  */
 import { spawnSync } from 'node:child_process';
-import { symlinkSync, writeFileSync } from 'node:fs';
+import { existsSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
 const ROOT = join(import.meta.dirname, '..', '..');
@@ -28,5 +28,7 @@ export function compile(script: string, folder: string): string {
   if (built.status !== 0) throw new Error(`${script} does not compile: ${built.stdout}${built.stderr}`);
   writeFileSync(join(folder, 'package.json'), '{"type":"module"}');
   symlinkSync(join(ROOT, 'node_modules'), join(folder, 'node_modules'));
+  const sql = join(folder, 'schemas', 'sql');
+  if (!existsSync(sql)) symlinkSync(join(ROOT, 'schemas', 'sql'), sql);
   return join(folder, 'test', 'support', script.replace(/\.ts$/, '.js'));
 }

@@ -1,0 +1,22 @@
+/** `varve compact` as users run it, compiled, and what the process took at its peak: `done <peak resident bytes>`. */
+import { readFileSync, writeSync } from 'node:fs';
+import { compact } from '../../pipelines/compact.ts';
+import { loadConfig } from '../../pipelines/config.ts';
+
+const { config } = await loadConfig({ environment: process.env });
+const report = await compact(
+  config,
+  {
+    olderThanMs: 0,
+    tenant: undefined,
+    untilMs: undefined,
+    dryRun: false,
+    concurrency: 1,
+    maxHoldMs: 0,
+    onProgress: () => {},
+  },
+  new AbortController().signal,
+);
+const kib = /^VmHWM:\s+(\d+) kB/m.exec(readFileSync('/proc/self/status', 'latin1'))?.[1];
+writeSync(1, `done ${report.events} ${report.files} ${report.blobs} ${Number(kib) * 1024}\n`);
+process.exit(report.skipped === 0 ? 0 : 3);
