@@ -4,7 +4,7 @@
  * `pipelines/config.ts`'s.
  */
 import { z } from 'zod';
-import { KIB, MIB } from './limits.ts';
+import { GIB, KIB, MIB } from './limits.ts';
 
 const path = z.string().min(1);
 const milliseconds = z.int().min(0);
@@ -30,6 +30,20 @@ export const Config = z.strictObject({
   cold: z
     .strictObject({
       store: path.default('file:.varve/cold').describe('Object store: file:<directory> or s3://<bucket>/<prefix>'),
+      cacheDirectory: path
+        .default('.varve/cache')
+        .describe('Where queries spill, and keep files of a store that is not a directory'),
+      cacheBytes: z
+        .int()
+        .min(16 * MIB)
+        .default(10 * GIB)
+        .describe('Most bytes of such files; a query that needs more is refused'),
+      queryMemoryBytes: z
+        .int()
+        .min(64 * MIB)
+        .default(1 * GIB)
+        .describe('What a query may hold in memory; then it spills to cacheDirectory'),
+      queryThreads: z.int().min(0).max(1024).default(0).describe('Threads of a query; 0: one for each core'),
     })
     .prefault({}),
   sidecar: z
