@@ -288,12 +288,18 @@ function settingsOf({ confinedTo }: DuckDbOptions): string {
   if (confinedTo !== undefined) {
     const { files, folders } = confinedTo;
     settings.push(
-      `SET allowed_paths = [${files.map(sqlText).join(', ')}]`,
-      `SET allowed_directories = [${folders.map(sqlText).join(', ')}]`,
+      `SET allowed_paths = ${allowedList(files)}`,
+      `SET allowed_directories = ${allowedList(folders)}`,
       'SET enable_external_access = false',
     );
   }
   return [...settings, 'SET lock_configuration = true'].join('; ');
+}
+
+/** DuckDB asks for the pattern of a path as well as for the path. */
+function allowedList(paths: readonly string[]): string {
+  const texts = paths.flatMap((path) => [sqlText(path), sqlFile(path)]);
+  return `[${[...new Set(texts)].join(', ')}]`;
 }
 
 function blockOf(columns: readonly ResultColumn[], chunk: DuckDBDataChunk | null): CellBlock {
