@@ -34,6 +34,7 @@ const STALE_MS = 10 * TOUCH_MS;
 /** Objects that are fetched at once. */
 const FETCHES = 4;
 
+type SizedObject = CachedObject & { readonly bytes: number };
 type Entry = { readonly path: string; readonly bytes: number; readonly links: number; readonly usedMs: number };
 
 export class CacheUser implements AsyncDisposable {
@@ -82,7 +83,7 @@ export class CacheUser implements AsyncDisposable {
    */
   async take(store: ObjectStore, objects: readonly CachedObject[], options: CallOptions = {}): Promise<void> {
     await inTermsOf(this.#root, async () => {
-      const missing: (CachedObject & { readonly bytes: number })[] = [];
+      const missing: SizedObject[] = [];
       for (const object of new Map(objects.map((object) => [object.sha256, object])).values()) {
         if (await this.#link(object)) continue;
         missing.push({ ...object, bytes: object.bytes ?? (await sizeOf(store, object.key, options)) });
@@ -136,7 +137,7 @@ export class CacheUser implements AsyncDisposable {
   }
 
   /** Reserves the room, so that processes that fetch at the same time see each other, and evicts what must go for it. */
-  async #makeRoom(missing: readonly (CachedObject & { readonly bytes: number })[]): Promise<void> {
+  async #makeRoom(missing: readonly SizedObject[]): Promise<void> {
     const own = (await entriesOf(this.folder)).reduce((sum, { bytes }) => sum + bytes, 0);
     const needed = missing.reduce((sum, { bytes }) => sum + bytes, own);
     if (needed > this.#bytesMax) throw tooSmall(needed, this.#bytesMax);
@@ -173,7 +174,7 @@ export class CacheUser implements AsyncDisposable {
     return { used, free: objects.filter(({ links }) => links === 1) };
   }
 
-  async #fetch(store: ObjectStore, object: CachedObject, options: CallOptions): Promise<void> {
+  async #fetch(store: ObjectStore, object: SizedObject, options: CallOptions): Promise<void> {
     const { key, sha256 } = object;
     const digest = createHash('sha256');
     const handle = await open(this.#partOf(object), 'r+');
@@ -181,17 +182,16 @@ export class CacheUser implements AsyncDisposable {
       let bytes = 0;
       for await (const chunk of store.get(key, options)) {
         digest.update(chunk);
-        await handle.write(chunk, 0, chunk.byteLength, bytes);
         bytes += chunk.byteLength;
+        // No more than the room that was reserved.
+        if (bytes > object.bytes) throw differs(key);
+        await handle.write(chunk, 0, chunk.byteLength, bytes - chunk.byteLength);
       }
-      await handle.truncate(bytes);
       await handle.datasync();
     } finally {
       await handle.close();
     }
-    if (digest.digest('hex') !== sha256) {
-      throw new VarveError('STORE_CORRUPT', `${key} holds other bytes than its name says`, { key });
-    }
+    if (digest.digest('hex') !== sha256) throw differs(key);
     await rename(this.#partOf(object), this.pathOf(object)); // COMMIT POINT. Whole and proven from here on.
     await link(this.pathOf(object), this.#objectOf(object)).catch((error: unknown) => {
       // Somebody else has fetched it meanwhile; this user keeps its own.
@@ -256,6 +256,10 @@ async function inTermsOf<T>(root: string, work: () => Promise<T>): Promise<T> {
   } catch (error) {
     throw fileError(error, root);
   }
+}
+
+function differs(key: string): VarveError {
+  return new VarveError('STORE_CORRUPT', `${key} holds other bytes than its name says`, { key });
 }
 
 function tooSmall(needed: number, bytesMax: number): VarveError {

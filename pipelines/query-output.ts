@@ -32,7 +32,7 @@ type Form = {
 };
 
 /** What is written at once: so many rows, or fewer that have so many characters. */
-const GATHER_ROWS = 500;
+const GATHER_ROWS = 1000;
 const GATHER_CHARS = MIB;
 /** Rows behind the limit that are counted, at most. */
 const COUNTED_MAX = 1_000_000;

@@ -1,6 +1,7 @@
 /**
  * Rows for people: a grid where it fits the width, else cells that go on in the next line, else every row as a list of
- * its columns. Nothing is left out. The first rows decide the layout, so that memory does not grow with their number.
+ * its columns. Nothing is left out. The first rows decide which; columns of a grid become wider where later rows need it
+ * and there is room. So memory does not grow with the number of rows.
  *
  * NULL is NULL without quotes; the empty text and the text NULL have quotes. Control characters and those that turn the
  * direction of writing are shown as escapes: payloads must not steer a terminal. A line break in a text is one.
@@ -17,7 +18,7 @@ const WIDE =
 const ZERO = /^[\p{Mn}\p{Me}\p{Cf}]$/u;
 
 type Layout =
-  | { readonly kind: 'grid'; readonly widths: readonly number[]; readonly isRight: readonly boolean[] }
+  | { readonly kind: 'grid'; readonly natural: readonly number[]; readonly isRight: readonly boolean[] }
   | { readonly kind: 'records'; readonly nameWidth: number };
 
 export class TextGrid {
@@ -36,14 +37,17 @@ export class TextGrid {
   format(rows: readonly (readonly GridCell[])[]): string {
     const shown = rows.map((row) => row.map(shownCell));
     const isFirst = this.#layout === undefined;
-    const layout = (this.#layout ??= layoutOf(this.#names, rows, shown, this.#width));
+    const layout = layoutOf(this.#names, rows, shown, this.#width, this.#layout);
+    this.#layout = layout;
     const before = this.#rows;
     this.#rows += rows.length;
     if (layout.kind === 'records') {
       return shown.map((row, i) => record(this.#names, row, before + i + 1, layout.nameWidth, this.#width)).join('');
     }
-    const header = [...line(this.#names, layout), layout.widths.map((width) => '─'.repeat(width)).join(GAP)];
-    const lines = shown.flatMap((row) => line(row, layout));
+    const { natural, isRight } = layout;
+    const widths = fitted(natural, roomOf(natural, this.#width));
+    const header = [...line(this.#names, widths, isRight), widths.map((width) => '─'.repeat(width)).join(GAP)];
+    const lines = shown.flatMap((row) => line(row, widths, isRight));
     return [...(isFirst ? header : []), ...lines].map((text) => `${text.trimEnd()}\n`).join('');
   }
 }
@@ -53,13 +57,20 @@ function layoutOf(
   rows: readonly (readonly GridCell[])[],
   shown: readonly (readonly string[])[],
   width: number,
+  before: Layout | undefined,
 ): Layout {
-  const natural = names.map((name, i) => Math.max(widest(name), ...shown.map((row) => widest(row[i] ?? ''))));
-  const room = width - GAP.length * (names.length - 1);
-  const least = natural.map((column) => Math.min(column, COLUMN_MIN));
-  if (sum(least) > room) return { kind: 'records', nameWidth: Math.max(...names.map(widest)) };
+  if (before?.kind === 'records') return before;
+  const least = before?.natural ?? names.map(widest);
+  const natural = least.map((column, i) => Math.max(column, ...shown.map((row) => widest(row[i] ?? ''))));
+  if (before !== undefined) return { ...before, natural };
+  const isTooWide = sum(natural.map((column) => Math.min(column, COLUMN_MIN))) > roomOf(natural, width);
+  if (isTooWide) return { kind: 'records', nameWidth: Math.max(...names.map(widest)) };
   const isRight = names.map((_, i) => rows.length > 0 && rows.every((row) => row[i]?.isNumber === true));
-  return { kind: 'grid', widths: fitted(natural, room), isRight };
+  return { kind: 'grid', natural, isRight };
+}
+
+function roomOf({ length }: readonly unknown[], width: number): number {
+  return width - GAP.length * (length - 1);
 }
 
 /** The widest columns give way until all fit. */
@@ -69,7 +80,7 @@ function fitted(natural: readonly number[], room: number): number[] {
   return natural.map((column) => Math.max(1, Math.min(column, cap)));
 }
 
-function line(cells: readonly string[], { widths, isRight }: Extract<Layout, { kind: 'grid' }>): string[] {
+function line(cells: readonly string[], widths: readonly number[], isRight: readonly boolean[]): string[] {
   const wrapped = cells.map((cell, i) => wrap(cell, widths[i] as number));
   const height = Math.max(...wrapped.map(({ length }) => length));
   return Array.from({ length: height }, (_, at) =>
