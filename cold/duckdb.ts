@@ -11,7 +11,15 @@
  * Errors leave as VarveErrors. DuckDB's own text may quote what a file holds, so it is only their `cause`; but for SQL
  * of users, who wrote it and may read what it reads.
  */
-import { type DuckDBConnection, type DuckDBDataChunk, DuckDBInstance, type JS, StatementType } from '@duckdb/node-api';
+import {
+  type DuckDBConnection,
+  type DuckDBDataChunk,
+  DuckDBInstance,
+  type DuckDBPreparedStatement,
+  type DuckDBResult,
+  type JS,
+  StatementType,
+} from '@duckdb/node-api';
 import { type ErrorCode, VarveError } from '../schemas/errors.ts';
 import { MIB } from '../schemas/limits.ts';
 import { refuseAborted } from './body.ts';
@@ -129,11 +137,45 @@ export class DuckDb implements AsyncDisposable {
   }
 
   /** The rows as texts. The first block is there also where the result is empty. */
-  async *cellBlocks(sql: string, options: QueryOptions = {}): AsyncGenerator<CellBlock, void> {
+  cellBlocks(sql: string, options: QueryOptions = {}): AsyncGenerator<CellBlock, void> {
+    return this.#cellBlocks(options, (values) => this.#connection.stream(sql, values));
+  }
+
+  /**
+   * The same for SQL of a user: one statement that reads, which is SELECT and its kin, or EXPLAIN of one.
+   * @throws VarveError COLD_QUERY_REFUSED
+   */
+  readingBlocks(sql: string, options: QueryOptions = {}): AsyncGenerator<CellBlock, void> {
+    return this.#cellBlocks({ ...options, ofUser: true }, async () => await (await this.#prepareReading(sql)).stream());
+  }
+
+  /** Resolves if `readingBlocks` takes it. @throws VarveError COLD_QUERY_REFUSED */
+  async requireReading(sql: string, options: QueryOptions = {}): Promise<void> {
+    await this.#exclusively({ ...options, ofUser: true }, () => this.#prepareReading(sql));
+  }
+
+  async #prepareReading(sql: string): Promise<DuckDBPreparedStatement> {
+    const statements = await this.#connection.extractStatements(sql);
+    const only = statements.count === 1 ? await statements.prepare(0) : undefined;
+    if (only?.statementType === StatementType.SELECT) return only;
+    // EXPLAIN ANALYZE runs what it explains.
+    const explained = only?.statementType === StatementType.EXPLAIN ? EXPLAIN.exec(sql)?.[1] : undefined;
+    if (only !== undefined && explained !== undefined) {
+      await this.#prepareReading(explained);
+      return only;
+    }
+    const text = 'one statement that reads is needed: a SELECT (in a PIVOT, name the values: ON column IN (…))';
+    throw new VarveError('COLD_QUERY_REFUSED', text);
+  }
+
+  async *#cellBlocks(
+    options: QueryOptions,
+    start: (values: DuckParameter[]) => Promise<DuckDBResult>,
+  ): AsyncGenerator<CellBlock, void> {
     const turn = this.#takeTurn();
     await turn.before;
     try {
-      const result = await this.#guarded(options, (values) => this.#connection.stream(sql, values));
+      const result = await this.#guarded(options, start);
       // Names that differ, for rows that become objects.
       const types = result.columnTypes();
       const columns = result.deduplicatedColumnNames().map((name, i) => ({ name, type: String(types[i]) }));
@@ -146,24 +188,6 @@ export class DuckDb implements AsyncDisposable {
     } finally {
       turn.end();
     }
-  }
-
-  /**
-   * Resolves if the text is one statement that reads: SELECT and its kin, or EXPLAIN of one.
-   * @throws VarveError COLD_QUERY_REFUSED
-   */
-  async requireReading(sql: string, options: QueryOptions = {}): Promise<void> {
-    const kind = await this.#exclusively({ ...options, ofUser: true }, async () => {
-      const statements = await this.#connection.extractStatements(sql);
-      if (statements.count !== 1) return undefined;
-      return (await statements.prepare(0)).statementType;
-    });
-    if (kind === StatementType.SELECT) return;
-    // EXPLAIN ANALYZE runs what it explains.
-    const explained = kind === StatementType.EXPLAIN ? EXPLAIN.exec(sql)?.[1] : undefined;
-    if (explained !== undefined) return await this.requireReading(explained, options);
-    const text = 'one statement that reads is needed: a SELECT (in a PIVOT, name the values: ON column IN (…))';
-    throw new VarveError('COLD_QUERY_REFUSED', text);
   }
 
   /** Idempotent. Waits for the statement under way. */

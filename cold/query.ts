@@ -88,21 +88,23 @@ export class ColdQuery implements AsyncDisposable {
   }
 
   /**
-   * Resolves when the SQL is one statement that reads, and every file that it may need is there. May be called again
-   * after an error that a retry can mend.
-   * @throws VarveError COLD_QUERY_REFUSED, with DuckDB's own words; STORE_MISSING, naming the file; those of the cache
+   * Resolves when every file is there that the SQL may need. `run` and `copy` do it first; after an error that a retry
+   * can mend it may be called again, and they not.
+   * @throws VarveError STORE_MISSING, naming the file; those of the cache
    */
   async prepare(sql: string, options: CallOptions = {}): Promise<void> {
     for (const view of FILED) {
       if (!this.#loaded.has(view) && isNamed(view, sql)) await this.#load(view, options);
     }
-    await this.#inTermsOfFiles(() => this.#duck.requireReading(sql, options));
   }
 
-  /** The rows, in blocks; the first one is there also where there are none. One query at a time. */
+  /**
+   * The rows, in blocks; the first one is there also where there are none. One query at a time.
+   * @throws VarveError COLD_QUERY_REFUSED: not one statement that reads, or wrong, in DuckDB's own words
+   */
   async *run(sql: string, options: CallOptions = {}): AsyncGenerator<CellBlock, void> {
     await this.prepare(sql, options);
-    const blocks = this.#duck.cellBlocks(sql, { ...options, ofUser: true });
+    const blocks = this.#duck.readingBlocks(sql, options);
     try {
       for (;;) {
         const next = await this.#inTermsOfFiles(() => blocks.next());
@@ -117,6 +119,7 @@ export class ColdQuery implements AsyncDisposable {
   /** Writes the rows as Parquet to one of the `outputs`; how many, when the file is whole. It is not yet durable. */
   async copy(sql: string, path: string, compression: ExportCompression, options: CallOptions = {}): Promise<number> {
     await this.prepare(sql, options);
+    await this.#inTermsOfFiles(() => this.#duck.requireReading(sql, options));
     const source = await this.#asSubquery(sql, options);
     const format = `FORMAT parquet, COMPRESSION ${compression}, PARQUET_VERSION v1, ROW_GROUP_SIZE ${ROW_GROUP}, USE_TMP_FILE false`;
     const copy = `COPY (SELECT * FROM (\n${source}\n)) TO ${sqlText(path)} (${format})`;

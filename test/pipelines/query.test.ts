@@ -133,7 +133,10 @@ describe('varve query', () => {
       const path = directory.join(`${compression}.parquet`);
       await ask(
         `SELECT trajectory_id, sequence_number, tenant, reward, payload, created_at, tool_name FROM events ORDER BY 1, 2`,
-        ...['--out', path, '--compression', compression],
+        '--out',
+        path,
+        '--compression',
+        compression,
       );
       const reader = await ParquetReader.openFile(path);
       const cursor = reader.getCursor();
@@ -282,9 +285,8 @@ describe('varve query', () => {
     await table.addFiles(...AWKWARD.map((tenant, i) => [noted(i + 1, {}, { tenant, model_version: tenant })]));
     const there = configOf('awkward.json', directory.join('awkward'));
     for (const tenant of AWKWARD) {
-      const { stdout } = await varve(
-        ...['query', 'SELECT tenant FROM events', '--json', '--tenant', tenant, '--config', there],
-      );
+      const sql = 'SELECT tenant FROM events';
+      const { stdout } = await varve('query', sql, '--json', '--tenant', tenant, '--config', there);
       assert.deepEqual(JSON.parse(stdout), [{ tenant }]);
     }
   });
