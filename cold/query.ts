@@ -20,6 +20,7 @@ import type { CallOptions, ObjectStore } from './object-store.ts';
 import { type FiledView, type FileFilter, filesOf, type QueryFile, type QueryFiles } from './query-files.ts';
 import { type Locations, unloadedView, viewSql, viewsScript } from './query-sql.ts';
 import { type SnapshotAt, TableLog } from './table-log.ts';
+import type { Snapshot } from './table-log-plan.ts';
 
 export type ColdQueryOptions = CallOptions & {
   /** Folder for spilling and for objects that are not local. */
@@ -217,10 +218,15 @@ export class ColdQuery implements AsyncDisposable {
   }
 }
 
-async function snapshotOf(store: ObjectStore, scratchDir: string, { at, signal }: ColdQueryOptions) {
+async function snapshotOf(store: ObjectStore, scratchDir: string, { at, signal }: ColdQueryOptions): Promise<Snapshot> {
   await using duck = await DuckDb.open({ tempDir: scratchDir });
   const log = await TableLog.open(store, { duck, scratchDir, signal });
-  return at === undefined ? await log.snapshot({ signal }) : await log.snapshotAt(at, { signal });
+  if (at === undefined) return await log.snapshot({ signal });
+  return await log.snapshotAt(at, { signal }).catch((error: unknown) => {
+    if (at.timeMs === undefined || !isVarveError(error, 'COLD_NO_VERSION')) throw error;
+    const text = `the table is younger than ${new Date(at.timeMs).toISOString()}`;
+    throw new VarveError('COLD_NO_VERSION', text, error.details, error);
+  });
 }
 
 /** May the text read the view? A name that only a comment or a column has costs a download; it cannot be the other way. */

@@ -136,7 +136,7 @@ for (const [name, makePlace] of Object.entries(PLACES)) {
       for (const at of [{ version: 1 }, { timeMs: timestampMs }]) assert.deepEqual(await ask(count, { at }), ['[1]']);
       assert.deepEqual(await ask(count, { at: { version: 0 } }), ['[0]']);
       assert.deepEqual(await ask(count), ['[2]']);
-      await rejects(open({ at: { version: 9 } }), 'COLD_NO_VERSION');
+      for (const at of [{ version: 9 }, { timeMs: 1 }]) await rejects(open({ at }), 'COLD_NO_VERSION');
     });
 
     it('of a version whose file is gone fails and names the file', async () => {
