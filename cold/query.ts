@@ -199,7 +199,9 @@ export class ColdQuery implements AsyncDisposable {
     try {
       return await work();
     } catch (error) {
-      if (isVarveError(error, 'COLD_FILE_UNREADABLE') && isLocal(this.#store)) {
+      // Where a file is not, DuckDB looks for a folder of that name, which it may not.
+      const isOfFiles = isVarveError(error, 'COLD_FILE_UNREADABLE') || isForbidden(error);
+      if (isOfFiles && isLocal(this.#store)) {
         for (const view of this.#loaded) await this.#requireThere(view);
       }
       throw error;
@@ -232,6 +234,10 @@ async function snapshotOf(store: ObjectStore, scratchDir: string, { at, signal }
 /** May the text read the view? A name that only a comment or a column has costs a download; it cannot be the other way. */
 function isNamed(view: FiledView, sql: string): boolean {
   return sql.toLowerCase().includes(view);
+}
+
+function isForbidden(error: unknown): boolean {
+  return isVarveError(error, 'COLD_QUERY_REFUSED') && error.details['kind'] === 'Permission Error';
 }
 
 function isLocal(store: ObjectStore): boolean {

@@ -37,14 +37,16 @@ export class OutFile implements AsyncDisposable {
   /** Whole, durable and in its place when it resolves. */
   async publish(): Promise<void> {
     await inTermsOf(this.path, async () => {
-      await this.#handle?.datasync();
       await this.#closeHandle();
+      // By its name: whoever wrote it may have made another file under it.
+      await sync(this.temporary);
       if (this.#force) {
         await rename(this.temporary, this.path); // COMMIT POINT. What was there before, the new file after.
-        return;
+      } else {
+        await link(this.temporary, this.path); // COMMIT POINT. Fails where somebody has put something there meanwhile.
+        await rm(this.temporary, { force: true });
       }
-      await link(this.temporary, this.path); // COMMIT POINT. Fails where somebody has put something there meanwhile.
-      await rm(this.temporary, { force: true });
+      await sync(dirname(this.path));
     });
   }
 
@@ -56,6 +58,15 @@ export class OutFile implements AsyncDisposable {
   async #closeHandle(): Promise<void> {
     await this.#handle?.close();
     this.#handle = undefined;
+  }
+}
+
+async function sync(path: string): Promise<void> {
+  const handle = await open(path, 'r');
+  try {
+    await handle.sync();
+  } finally {
+    await handle.close();
   }
 }
 

@@ -25,13 +25,13 @@ const MEMORY_BYTES = 1024 ** 3;
 const QUERIES = {
   nothing: { repeats: 40, sql: (events: string) => `SELECT 1 FROM ${events} LIMIT 0` },
   'sums by trajectory': {
-    repeats: 10,
+    repeats: 30,
     sql: (events: string) =>
       `SELECT trajectory_id, count(*), max(created_at), sum(strlen(payload_sha256)) FROM ${events} GROUP BY 1`,
   },
-  'scan of payloads': { repeats: 2, sql: (events: string) => `SELECT sum(strlen(payload)) FROM ${events}` },
+  'scan of payloads': { repeats: 4, sql: (events: string) => `SELECT sum(strlen(payload)) FROM ${events}` },
   'one trajectory': {
-    repeats: 6,
+    repeats: 30,
     sql: (events: string) =>
       `SELECT payload FROM ${events} WHERE trajectory_id = (SELECT max(trajectory_id) FROM ${events})`,
   },

@@ -370,6 +370,57 @@ describe('a query', () => {
     }
   });
 
+  it('names a file that goes between two queries, and does not go on without it', async () => {
+    using directory = new TempDirectory('query-gone');
+    const store = await FileStore.open(directory.join('store'));
+    await using table = await makeTable(store, directory.path);
+    await table.add(session(1, 1));
+    await table.add(session(2, 2));
+    await using query = await ColdQuery.open(store, { cacheDirectory: directory.join('c'), cacheBytes: CACHE_BYTES });
+    assert.deepEqual(await rowsOf(query, 'SELECT count(*) FROM events'), ['[6]']);
+    rmSync(query.locations().events[1] as string);
+    await rejects(rowsOf(query, 'SELECT count(*) FROM events'), 'STORE_MISSING');
+    await rejects(rowsOf(query, 'SELECT count(DISTINCT payload) FROM events'), 'STORE_MISSING');
+  });
+
+  it('of a file that became shorter says so', async () => {
+    using directory = new TempDirectory('query-short');
+    const store = await FileStore.open(directory.join('store'));
+    await using table = await makeTable(store, directory.path);
+    await table.add(session(1, 1));
+    await using query = await ColdQuery.open(store, { cacheDirectory: directory.join('c'), cacheBytes: CACHE_BYTES });
+    writeFileSync(query.locations().events[0] as string, 'short');
+    await rejects(rowsOf(query, 'SELECT count(*) FROM events'), 'COLD_FILE_DIFFERS');
+  });
+
+  it('fetches from S3 the files of the views that it names, once', async () => {
+    using directory = new TempDirectory('query-s3');
+    await using server = await S3Server.start();
+    await using store = await openBucket(server, 'x');
+    await using table = await makeTable(store, directory.path);
+    await table.add(session(1, 1));
+    const options = { cacheDirectory: directory.join('c'), cacheBytes: CACHE_BYTES };
+    const gets = () => server.log.filter((line) => /^GET x\/.*\/tenant=.*parquet/.test(line)).length;
+    const before = gets();
+    for (let i = 0; i < 2; i++) {
+      await using query = await ColdQuery.open(store, options);
+      assert.deepEqual(await rowsOf(query, 'SELECT reward FROM trajectories'), ['[1]']);
+    }
+    assert.equal(gets() - before, 1);
+    await using query = await ColdQuery.open(store, options);
+    // A name that is put together while the query runs is not seen: that is an error, and not an empty view.
+    await rejects(rowsOf(query, "SELECT * FROM query_table('eve' || 'nts')"), 'COLD_QUERY_REFUSED');
+    await rowsOf(query, 'SELECT * FROM Events, trajectories');
+    assert.equal(gets() - before, 2);
+    await rejects(
+      ColdQuery.open(store, { ...options, cacheBytes: 10 }).then(async (small) => {
+        await using query = small;
+        return await rowsOf(query, 'SELECT * FROM events');
+      }),
+      'COLD_CACHE_TOO_SMALL',
+    );
+  });
+
   it('leaves the files of the store as they are', async () => {
     using directory = new TempDirectory('query-files');
     const store = await FileStore.open(directory.join('store'));
