@@ -42,8 +42,11 @@ export type ColdQueryOptions = CallOptions & {
 export type ExportCompression = 'zstd' | 'snappy' | 'gzip';
 
 const FILED: readonly FiledView[] = ['events', 'trajectories', 'imports'];
-/** Rows in a row group of an export: the writer holds one for each thread. */
-const ROW_GROUP = 10_240;
+/**
+ * Rows in a row group of an export: the writer holds one for each thread. Where memory is too small for the first, the
+ * next is tried: 1,600 rows of 900 KiB go through 256 MiB in groups of 16.
+ */
+const ROW_GROUPS = [10_240, 512, 16] as const;
 /** Files that are looked for at once. */
 const LOOKS = 64;
 
@@ -117,15 +120,27 @@ export class ColdQuery implements AsyncDisposable {
     }
   }
 
-  /** Writes the rows as Parquet to one of the `outputs`; how many, when the file is whole. It is not yet durable. */
+  /**
+   * Writes the rows as Parquet to one of the `outputs`; how many, when the file is whole. It is not yet durable.
+   * @throws VarveError COLD_OUT_OF_MEMORY: also in the smallest row groups; a sort of large payloads may need it all
+   */
   async copy(sql: string, path: string, compression: ExportCompression, options: CallOptions = {}): Promise<number> {
     await this.prepare(sql, options);
     await this.#inTermsOfFiles(() => this.#duck.requireReading(sql, options));
     const source = await this.#asSubquery(sql, options);
-    const format = `FORMAT parquet, COMPRESSION ${compression}, PARQUET_VERSION v1, ROW_GROUP_SIZE ${ROW_GROUP}, USE_TMP_FILE false`;
-    const copy = `COPY (SELECT * FROM (\n${source}\n)) TO ${sqlText(path)} (${format})`;
-    const [row] = await this.#inTermsOfFiles(() => this.#duck.rows(copy, { ...options, ofUser: true }));
-    return safeNumber(row?.['Count']);
+    const copy = async ([rows, ...smaller]: readonly [number, ...number[]]): Promise<number> => {
+      const format = `FORMAT parquet, COMPRESSION ${compression}, PARQUET_VERSION v1, ROW_GROUP_SIZE ${rows}, USE_TMP_FILE false`;
+      const statement = `COPY (SELECT * FROM (\n${source}\n)) TO ${sqlText(path)} (${format})`;
+      try {
+        const [row] = await this.#inTermsOfFiles(() => this.#duck.rows(statement, { ...options, ofUser: true }));
+        return safeNumber(row?.['Count']);
+      } catch (error) {
+        const [next, ...rest] = smaller;
+        if (next === undefined || !isVarveError(error, 'COLD_OUT_OF_MEMORY')) throw error;
+        return await copy([next, ...rest]);
+      }
+    };
+    return await copy(ROW_GROUPS);
   }
 
   /** SQL after which another DuckDB sees the same views, by the store's own paths or URLs. */

@@ -10,7 +10,7 @@ import { ColdQuery, type ColdQueryOptions } from '../../cold/query.ts';
 import { VIEW_NAMES, VIEWS } from '../../cold/query-sql.ts';
 import { isVarveError } from '../../schemas/errors.ts';
 import { AWKWARD, DAY_AFTER_MS, makeTable, noted, session } from '../support/cold-query.ts';
-import { chain, cut, idAt, PLACE, runOf } from '../support/cold-rows.ts';
+import { chain, cut, idAt, notes, PLACE, runOf } from '../support/cold-rows.ts';
 import type { ColdTable } from '../support/cold-table.ts';
 import { rejects } from '../support/object-store-contract.ts';
 import { openBucket } from '../support/s3-place.ts';
@@ -419,6 +419,18 @@ describe('a query', () => {
       }),
       'COLD_CACHE_TOO_SMALL',
     );
+  });
+
+  it('exports payloads that are larger together than its memory', async () => {
+    using directory = new TempDirectory('query-large');
+    const store = await FileStore.open(directory.join('store'));
+    await using table = await makeTable(store, directory.path);
+    await table.add(...Array.from({ length: 5 }, (_, i) => notes(i + 1, 40, 900 * 1024)));
+    const path = directory.join('large.parquet');
+    const memory = { memoryLimitBytes: 128 << 20, threads: 1 };
+    const options = { cacheDirectory: directory.join('c'), cacheBytes: CACHE_BYTES, outputs: [path], ...memory };
+    await using query = await ColdQuery.open(store, options);
+    assert.equal(await query.copy('FROM events', path, 'zstd'), 200);
   });
 
   it('leaves the files of the store as they are', async () => {
