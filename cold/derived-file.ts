@@ -1,7 +1,8 @@
 /**
  * Files of derived rows: what a data file says of whole trajectories (schemas/parquet-trajectories.ts).
  *
- *   trajectories/<partition>/<sha256>.parquet    one for each data file
+ *   trajectories/<partition>/<sha256>.parquet    one for each data file that has the end of a trajectory's segment; where
+ *                                                a trajectory is cut between files of one commit, the last one has its row
  *   imports/<partition>/<sha256>.parquet         where a data file has the first event of an import
  *
  * Named by the SHA-256 of their bytes, put if absent before the commit whose `add` names them in its tags, and never
@@ -23,7 +24,7 @@ import { FILE_MODE, makeFolder } from './files.ts';
 import type { CallOptions, ObjectStore } from './object-store.ts';
 import { SCRATCH_PREFIX } from './parquet-writer.ts';
 import { derivedKey } from './table-keys.ts';
-import type { DerivedNames } from './table-log-plan.ts';
+import { type DerivedNames, NO_ROWS } from './table-log-plan.ts';
 
 /** Rows of one data file: their number is bounded by its segments. */
 export type DerivedRows = {
@@ -65,7 +66,7 @@ export async function putDerived(
       return sha256;
     };
     return {
-      ...(rows.trajectories.length > 0 ? { trajectories: await put('trajectories', TRAJECTORY_COLUMNS) } : {}),
+      trajectories: rows.trajectories.length > 0 ? await put('trajectories', TRAJECTORY_COLUMNS) : NO_ROWS,
       ...(rows.imports.length > 0 ? { imports: await put('imports', IMPORT_COLUMNS) } : {}),
     };
   } finally {

@@ -1,5 +1,5 @@
 /**
- * DuckDB, behind one file: the only place that imports the binding.
+ * DuckDB, behind one file (and `duckdb-cells.ts`, for values of any type): nothing else imports the binding.
  *
  * An instance lives in memory, beside files that it is told to read and write. It never loads or installs an extension,
  * spills to a folder of its caller, and keeps its settings. Time is UTC. The order in which rows are read is the order
@@ -8,12 +8,22 @@
  * Values: BIGINT and wider integers are bigint (`safeNumber` makes a number of one, or throws); TIMESTAMPTZ and DATE are
  * Date, exact to the millisecond; lists are arrays, structs objects, BLOBs Uint8Array.
  *
- * Errors leave as VarveErrors. DuckDB's own text may quote what a file holds, so it is only their `cause`.
+ * Errors leave as VarveErrors. DuckDB's own text may quote what a file holds, so it is only their `cause`; but for SQL
+ * of users, who wrote it and may read what it reads.
  */
-import { type DuckDBConnection, DuckDBInstance, type JS } from '@duckdb/node-api';
+import {
+  type DuckDBConnection,
+  type DuckDBDataChunk,
+  DuckDBInstance,
+  type DuckDBPreparedStatement,
+  type DuckDBResult,
+  type JS,
+  StatementType,
+} from '@duckdb/node-api';
 import { type ErrorCode, VarveError } from '../schemas/errors.ts';
 import { MIB } from '../schemas/limits.ts';
 import { refuseAborted } from './body.ts';
+import { type Cell, cellOf } from './duckdb-cells.ts';
 import { makeFolder } from './files.ts';
 
 export type DuckDbOptions = {
@@ -26,6 +36,8 @@ export type DuckDbOptions = {
   readonly memoryLimitBytes?: number | undefined;
   /** More than one makes scans faster and files no longer reproducible. @default 1 */
   readonly threads?: number | undefined;
+  /** The only files and folders that statements may name, but for what is spilled. @default all */
+  readonly confinedTo?: { readonly files: readonly string[]; readonly folders: readonly string[] } | undefined;
 };
 
 export type DuckValue = JS;
@@ -36,6 +48,22 @@ export type QueryOptions = {
   readonly values?: readonly DuckParameter[] | undefined;
   /** Interrupts the statement. */
   readonly signal?: AbortSignal | undefined;
+  /** The SQL is a user's: what DuckDB says against it is COLD_QUERY_REFUSED, in DuckDB's words. @default false */
+  readonly ofUser?: boolean | undefined;
+};
+
+export type ResultColumn = {
+  readonly name: string;
+  /** As DuckDB writes it. */
+  readonly type: string;
+};
+
+/** Some rows of a result. */
+export type CellBlock = {
+  readonly columns: readonly ResultColumn[];
+  readonly rows: number;
+  /** Row by row, made as they are asked for; once. */
+  readonly cells: () => Generator<Cell[], void>;
 };
 
 const INTERRUPT_EVERY_MS = 20;
@@ -69,7 +97,7 @@ export class DuckDb implements AsyncDisposable {
         preserve_insertion_order: 'true',
       });
       const connection = await instance.connect();
-      await connection.run("SET TimeZone = 'UTC'; SET lock_configuration = true");
+      await connection.run(settingsOf(options));
       return new DuckDb(instance, connection);
     } catch (error) {
       throw coldError(error);
@@ -102,6 +130,60 @@ export class DuckDb implements AsyncDisposable {
         const next = await this.#guarded(options, () => blocks.next());
         if (next.done === true) return;
         yield next.value as unknown as Row[];
+      }
+    } finally {
+      turn.end();
+    }
+  }
+
+  /** The rows as texts. The first block is there also where the result is empty. */
+  cellBlocks(sql: string, options: QueryOptions = {}): AsyncGenerator<CellBlock, void> {
+    return this.#cellBlocks(options, (values) => this.#connection.stream(sql, values));
+  }
+
+  /**
+   * The same for SQL of a user: one statement that reads, which is SELECT and its kin, or EXPLAIN of one.
+   * @throws VarveError COLD_QUERY_REFUSED
+   */
+  readingBlocks(sql: string, options: QueryOptions = {}): AsyncGenerator<CellBlock, void> {
+    return this.#cellBlocks({ ...options, ofUser: true }, async () => await (await this.#prepareReading(sql)).stream());
+  }
+
+  /** Resolves if `readingBlocks` takes it. @throws VarveError COLD_QUERY_REFUSED */
+  async requireReading(sql: string, options: QueryOptions = {}): Promise<void> {
+    await this.#exclusively({ ...options, ofUser: true }, () => this.#prepareReading(sql));
+  }
+
+  async #prepareReading(sql: string): Promise<DuckDBPreparedStatement> {
+    const statements = await this.#connection.extractStatements(sql);
+    const only = statements.count === 1 ? await statements.prepare(0) : undefined;
+    if (only?.statementType === StatementType.SELECT) return only;
+    // EXPLAIN ANALYZE runs what it explains.
+    const explained = only?.statementType === StatementType.EXPLAIN ? EXPLAIN.exec(sql)?.[1] : undefined;
+    if (only !== undefined && explained !== undefined) {
+      await this.#prepareReading(explained);
+      return only;
+    }
+    const text = 'one statement that reads is needed: a SELECT (in a PIVOT, name the values: ON column IN (…))';
+    throw new VarveError('COLD_QUERY_REFUSED', text);
+  }
+
+  async *#cellBlocks(
+    options: QueryOptions,
+    start: (values: DuckParameter[]) => Promise<DuckDBResult>,
+  ): AsyncGenerator<CellBlock, void> {
+    const turn = this.#takeTurn();
+    await turn.before;
+    try {
+      const result = await this.#guarded(options, start);
+      // Names that differ, for rows that become objects.
+      const types = result.columnTypes();
+      const columns = result.deduplicatedColumnNames().map((name, i) => ({ name, type: String(types[i]) }));
+      let chunk = await this.#guarded(options, () => result.fetchChunk());
+      yield blockOf(columns, chunk);
+      while (chunk !== null && chunk.rowCount > 0) {
+        chunk = await this.#guarded(options, () => result.fetchChunk());
+        if (chunk !== null && chunk.rowCount > 0) yield blockOf(columns, chunk);
       }
     } finally {
       turn.end();
@@ -143,7 +225,7 @@ export class DuckDb implements AsyncDisposable {
       return await work([...values]);
     } catch (error) {
       refuseAborted(signal);
-      throw coldError(error);
+      throw coldError(error, options.ofUser);
     } finally {
       end();
     }
@@ -180,6 +262,11 @@ export function sqlText(text: string): string {
   return `'${text.replaceAll("'", "''")}'`;
 }
 
+/** A file's path as a literal of SQL, where DuckDB would read a pattern: brackets make a character stand for itself. */
+export function sqlFile(path: string): string {
+  return sqlText(path.replaceAll(/[[*?]/g, '[$&]'));
+}
+
 /** A 64-bit integer as a number. @throws VarveError COLD_FILE_DIFFERS past 2^53 − 1, where it would be another one */
 export function safeNumber(value: DuckValue | undefined): number {
   const number = typeof value === 'bigint' ? Number(value) : value;
@@ -197,11 +284,56 @@ const KINDS: readonly (readonly [RegExp, ErrorCode, string])[] = [
 
 const ANY_OTHER = [/(?:)/, 'COLD_SQL', 'refused'] as const;
 
-function coldError(error: unknown): unknown {
+const EXPLAIN = /^\s*EXPLAIN(?:\s+ANALYZE)?\s+(?!ANALYZE\b)(.*)$/is;
+
+function coldError(error: unknown, ofUser = false): unknown {
   if (!(error instanceof Error) || error instanceof VarveError) return error;
-  const kind = /^([A-Za-z ]+ Error):/.exec(error.message)?.[1] ?? 'error';
+  const kind = /^(?:Failed to extract statements: )?([A-Za-z ]+ Error):/.exec(error.message)?.[1] ?? 'error';
   const [, code, text] = KINDS.find(([pattern]) => pattern.test(error.message)) ?? ANY_OTHER;
+  if (ofUser && isOfSql(kind, code)) return new VarveError('COLD_QUERY_REFUSED', wordsOf(error), { kind }, error);
   // The first line of an IO error names the file and the reason, and nothing of its content.
   const more = kind === 'IO Error' ? `: ${(error.message.split('\n')[0] as string).slice(0, 400)}` : '';
   return new VarveError(code, `DuckDB, ${kind}: ${text}${more}`, { kind }, error);
+}
+
+/** Is it the SQL that is wrong, and not a file, the disk, the memory or DuckDB? */
+function isOfSql(kind: string, code: ErrorCode): boolean {
+  return code === 'COLD_SQL' || kind === 'Permission Error';
+}
+
+function wordsOf({ message }: Error): string {
+  // Of a text without a statement the binding says nothing that helps.
+  if (message === 'Error in native callback') return 'there is no statement in it';
+  return message.replace(/^Failed to extract statements: /, '');
+}
+
+function settingsOf({ confinedTo }: DuckDbOptions): string {
+  const settings = ["SET TimeZone = 'UTC'"];
+  if (confinedTo !== undefined) {
+    const { files, folders } = confinedTo;
+    settings.push(
+      `SET allowed_paths = ${allowedList(files)}`,
+      `SET allowed_directories = ${allowedList(folders)}`,
+      'SET enable_external_access = false',
+    );
+  }
+  return [...settings, 'SET lock_configuration = true'].join('; ');
+}
+
+/** DuckDB asks for the pattern of a path as well as for the path. */
+function allowedList(paths: readonly string[]): string {
+  const texts = paths.flatMap((path) => [sqlText(path), sqlFile(path)]);
+  return `[${[...new Set(texts)].join(', ')}]`;
+}
+
+function blockOf(columns: readonly ResultColumn[], chunk: DuckDBDataChunk | null): CellBlock {
+  return {
+    columns,
+    rows: chunk?.rowCount ?? 0,
+    *cells() {
+      for (let i = 0; i < (chunk?.rowCount ?? 0); i++) {
+        yield (chunk as DuckDBDataChunk).getRowValues(i).map(cellOf);
+      }
+    },
+  };
 }

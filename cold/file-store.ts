@@ -56,9 +56,13 @@ export class FileStore implements ObjectStore {
     this.url = pathToFileURL(root).href;
   }
 
-  /** Makes the folder where it is missing. @throws VarveError STORE_UNCONDITIONAL: no link(2) here */
-  static async open(root: string, options: CallOptions = {}): Promise<FileStore> {
+  /**
+   * Makes the folder where it is missing, unless it is only read: then nothing is made or tried.
+   * @throws VarveError STORE_UNCONDITIONAL: no link(2) here
+   */
+  static async open(root: string, options: CallOptions & { readonly readOnly?: boolean | undefined } = {}) {
     const store = new FileStore(resolve(root));
+    if (options.readOnly === true) return store;
     await inTermsOf(store.#root, () => makeFolder(store.#root));
     if (!(await keepsCondition(store, options.signal))) throw unconditional(store.#root);
     return store;

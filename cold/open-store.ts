@@ -13,14 +13,15 @@ import { FileStore } from './file-store.ts';
 import type { CallOptions, ObjectStore } from './object-store.ts';
 import { type S3Options, S3Store } from './s3-store.ts';
 
-export type OpenStoreOptions = CallOptions & Pick<S3Options, 'endpoint' | 'region' | 'pathStyle' | 'timeoutMs'>;
+export type OpenStoreOptions = CallOptions &
+  Pick<S3Options, 'endpoint' | 'region' | 'pathStyle' | 'timeoutMs' | 'readOnly'>;
 
 export type StoreAddress =
   | { readonly kind: 'file'; readonly path: string }
   | { readonly kind: 's3'; readonly bucket: string; readonly root: string | undefined };
 
 /**
- * Ready and proven to keep conditional puts when it resolves. The caller closes it.
+ * Ready and proven to keep conditional puts when it resolves, unless it is only read. The caller closes it.
  * @throws VarveError INVALID_OPTION: no such URL. STORE_UNCONDITIONAL and others: it cannot be used
  */
 export async function openStore(url: string, options: OpenStoreOptions = {}): Promise<ObjectStore> {

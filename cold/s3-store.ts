@@ -71,6 +71,8 @@ export type S3Options = {
   readonly pathStyle?: boolean | undefined;
   /** Longest silence of the server, in milliseconds; then the request counts as lost. @default 60,000 */
   readonly timeoutMs?: number | undefined;
+  /** Nothing will be put, so nothing is tried at start: credentials that may only read are enough. @default false */
+  readonly readOnly?: boolean | undefined;
 };
 
 const CONNECT_MS = 10_000;
@@ -116,6 +118,7 @@ export class S3Store implements ObjectStore {
       logger: SILENT,
     });
     const store = new S3Store(client, bucket, root === undefined ? '' : `${root}/`);
+    if (options.readOnly === true) return store;
     try {
       for (const dialect of ['if-none-match', 'goog-generation'] as const) {
         store.#dialect = dialect;

@@ -156,7 +156,10 @@ export function liveFile(add: Add, version: number): LiveFile {
     min_trajectory_id: stats.minValues.trajectory_id,
     max_trajectory_id: stats.maxValues.trajectory_id,
     segments: { sha256: segments_sha256, count },
-    trajectories: trajectories === undefined ? undefined : derivedKey('trajectories', folder, trajectories),
+    trajectories:
+      trajectories === undefined || trajectories === NO_ROWS
+        ? undefined
+        : derivedKey('trajectories', folder, trajectories),
     imports: imports === undefined ? undefined : derivedKey('imports', folder, imports),
   };
 }
@@ -176,6 +179,9 @@ function parseStats(text: string): Stats | undefined {
     return undefined;
   }
 }
+
+/** Stands for the name of a derived file where no trajectory of the data file ends in it. */
+export const NO_ROWS = 'none';
 
 /** Names of the derived files that go with a data file. */
 export type DerivedNames = { readonly trajectories?: string; readonly imports?: string };

@@ -6,6 +6,7 @@ import { addImport } from './cli/import.ts';
 import { addLooks } from './cli/look.ts';
 import { type ConfigFlag, fileOf, positive, whole } from './cli/options.ts';
 import { addQuarantine } from './cli/quarantine.ts';
+import { addQuery } from './cli/query.ts';
 import { loadConfig } from './config.ts';
 import { runMigrate } from './run-migrate.ts';
 import { runSidecar } from './run-sidecar.ts';
@@ -78,6 +79,7 @@ export function buildProgram(signal: AbortSignal): Command {
   addCompact(program, signal);
   addImport(program, signal);
   addQuarantine(program, signal);
+  addQuery(program, signal);
 
   program
     .command('config')

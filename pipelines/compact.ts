@@ -59,7 +59,7 @@ const DUCK_BYTES = 256 * MIB;
 /** @returns what it did, or with `dryRun` would do */
 export async function compact(config: Config, options: CompactOptions, signal: AbortSignal): Promise<CompactReport> {
   await using warm = await openWarm(config);
-  await using store = await openColdStore(config, { signal });
+  await using store = await openColdStore(config, { signal, readOnly: options.dryRun });
   await using scratch = await openScratch(config.cold.scratch);
   const scratchDir = scratch.path;
   await using duck = await openDuck(scratchDir);

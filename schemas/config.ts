@@ -4,7 +4,7 @@
  * `pipelines/config.ts`'s.
  */
 import { z } from 'zod';
-import { KIB, MIB } from './limits.ts';
+import { GIB, KIB, MIB } from './limits.ts';
 
 const path = z.string().min(1);
 const milliseconds = z.int().min(0);
@@ -43,6 +43,20 @@ export const Config = z.strictObject({
         .default(16 * KIB)
         .describe('Compaction moves strings of more bytes than this out of their payloads, into blobs'),
       scratch: path.default('.varve/scratch').describe('Where files are made before they are put: some GB of room'),
+      cacheDirectory: path
+        .default('.varve/cache')
+        .describe('Where queries spill, and keep files of a store that is not a directory'),
+      cacheBytes: z
+        .int()
+        .min(16 * MIB)
+        .default(10 * GIB)
+        .describe('Most bytes of such files; a query that needs more is refused'),
+      queryMemoryBytes: z
+        .int()
+        .min(64 * MIB)
+        .default(1 * GIB)
+        .describe('What a query may hold in memory; then it spills to cacheDirectory'),
+      queryThreads: z.int().min(0).max(1024).default(0).describe('Threads of a query; 0: one for each core'),
     })
     .prefault({}),
   compact: z

@@ -105,6 +105,12 @@ export const ERROR_CODES = {
   COLD_SEGMENTS_INVALID: DAMAGE,
   COLD_NO_TABLE: USAGE,
   COLD_NO_VERSION: USAGE,
+  /** SQL of a user that DuckDB refused, in DuckDB's own words, or that would do more than read. */
+  COLD_QUERY_REFUSED: USAGE,
+  /** The files of one query are larger than the cache may be. */
+  COLD_CACHE_TOO_SMALL: USAGE,
+  /** Queries that run hold what is in the cache. */
+  COLD_CACHE_BUSY: LATER,
   COLD_TABLE_NEWER: USAGE,
   COLD_LOG_INVALID: DAMAGE,
   /** A commit that no table could take: it removes what it adds, or names something twice. */

@@ -5,6 +5,7 @@
 
 export const KIB = 1024;
 export const MIB = 1024 * KIB;
+export const GIB = 1024 * MIB;
 
 /** Largest canonical event (envelope and payload together), in bytes, after offloading. */
 export const EVENT_BYTES_MAX = MIB;

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { readdirSync } from 'node:fs';
 import { FileStore } from '../../cold/file-store.ts';
 import { openStore, parseStoreUrl } from '../../cold/open-store.ts';
 import { S3Store } from '../../cold/s3-store.ts';
@@ -42,6 +43,18 @@ describe('store URLs', () => {
         url,
       );
     }
+  });
+
+  it('of what is only read make and try nothing: a right to read is enough', async () => {
+    using directory = new TempDirectory('open-store');
+    await using server = await S3Server.start();
+    await using files = await openStore(`file:${directory.join('none')}`, { readOnly: true });
+    assert.equal(await files.head('a'), undefined);
+    assert.deepEqual(readdirSync(directory.path), []);
+    const { endpoint } = server;
+    await using bucket = await withKeys(server.keys, () => openStore('s3://bucket', { endpoint, readOnly: true }));
+    assert.deepEqual(server.log, []);
+    await withKeys(server.keys, async () => assert.equal(await bucket.head('a'), undefined));
   });
 
   it('open what they name', async () => {

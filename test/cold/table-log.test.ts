@@ -31,7 +31,6 @@ import {
   replay,
   type Snapshot,
 } from '../../cold/table-log-plan.ts';
-import { canonicalJson } from '../../schemas/canonical.ts';
 import { isVarveError } from '../../schemas/errors.ts';
 import { FAILPOINT_VARIABLE, FAILPOINTS } from '../../schemas/failpoint.ts';
 import { COLUMNS, PARTITION_COLUMNS } from '../../schemas/parquet.ts';
@@ -569,6 +568,8 @@ function eventsOf({ segments }: SegmentList): string[] {
 /** Order and `dataChange` are of the log, not of the table. */
 function plainOf({ version, timestampMs, metaData, files, txns, removed }: Snapshot): unknown {
   const sorted = <T>(map: ReadonlyMap<string, T>) => [...map].toSorted(([a], [b]) => (a < b ? -1 : 1));
-  const text = canonicalJson({ files: sorted(files), txns: sorted(txns), removed: sorted(removed) });
+  // Fields that are undefined are as good as absent.
+  const plain: unknown = JSON.parse(JSON.stringify([sorted(files), sorted(txns), sorted(removed)]));
+  const text = canonicalJson(plain);
   return { version, timestampMs, metaData, text: text.replaceAll('"dataChange":true', '"dataChange":false') };
 }
