@@ -31,6 +31,7 @@ import {
   replay,
   type Snapshot,
 } from '../../cold/table-log-plan.ts';
+import { canonicalJson } from '../../schemas/canonical.ts';
 import { isVarveError } from '../../schemas/errors.ts';
 import { FAILPOINT_VARIABLE, FAILPOINTS } from '../../schemas/failpoint.ts';
 import { COLUMNS, PARTITION_COLUMNS } from '../../schemas/parquet.ts';
