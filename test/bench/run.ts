@@ -8,6 +8,7 @@ import * as path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { Command, InvalidArgumentError } from 'commander';
 import { appendOne } from './append-one.ts';
+import { catchUp } from './catch-up.ts';
 import { open } from './open.ts';
 import { pool } from './pool.ts';
 import { peerVersion } from './stores/peer-package.ts';
@@ -21,7 +22,7 @@ import { tail } from './tail.ts';
 import { throughput } from './throughput.ts';
 import { writeAmplification } from './write-amplification.ts';
 
-const MEASUREMENTS: readonly Measurement[] = [appendOne, throughput, writeAmplification, tail, pool, open];
+const MEASUREMENTS: readonly Measurement[] = [appendOne, throughput, writeAmplification, tail, pool, open, catchUp];
 const ROUNDS = 10;
 const ROUNDS_QUICK = 3;
 
