@@ -5,7 +5,7 @@
  * columns (binary arrays, jsonb as its text), that was the fastest of those tried before the warm tier was written.
  */
 import { performance } from 'node:perf_hooks';
-import { canonicalJson } from '../../../schemas/canonical.ts';
+import { canonicalJson, type JsonObject } from '../../../schemas/canonical.ts';
 import { hashArray, int8Array, jsonbArray, textArray, timestampArray, uuidArray } from '../../../warm/columns.ts';
 import { statement, type WarmPool } from '../../../warm/pool.ts';
 import type { Place } from './interleaved.ts';
@@ -112,7 +112,7 @@ export async function ingestBare(
 const texts = new WeakMap<object, Uint8Array>();
 
 /** From memory: encoded once for each of the prepared payloads. */
-function textOf(payload: Parameters<typeof canonicalJson>[0] & object): Uint8Array {
+function textOf(payload: JsonObject): Uint8Array {
   const known = texts.get(payload);
   if (known !== undefined) return known;
   const text = Buffer.from(canonicalJson(payload));
