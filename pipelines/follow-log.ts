@@ -16,7 +16,7 @@ import { BlobStore } from '../hot/blobs.ts';
 import type { TailBatch, TailItem } from '../hot/read-check.ts';
 import type { Ack, Cursor } from '../hot/tail-protocol.ts';
 import { isVarveError, type VarveError } from '../schemas/errors.ts';
-import { mayHoldStub, stubsOf } from '../schemas/stubs.ts';
+import { stubsOf } from '../schemas/stubs.ts';
 import { readCursor, type WarmCursor } from '../warm/cursor-rows.ts';
 import { HELD_MOST, Ingest, type IngestCounts, type WarmBatch } from '../warm/ingest.ts';
 import type { WarmItem } from '../warm/ingest-plan.ts';
@@ -317,16 +317,11 @@ class Session {
   /** Bodies first: an event must not be visible before what it refers to. Returns events whose bodies are not there. */
   async #putBlobs(batch: WarmBatch): Promise<Map<number, string>> {
     const unfit = new Map<number, string>();
+    if (batch.stubbed.size === 0) return unfit;
     for (const item of batch.items) {
       if (item.kind !== 'event') continue;
-      const { event } = item;
-      const text = Buffer.from(
-        event.payload_bytes.buffer,
-        event.payload_bytes.byteOffset,
-        event.payload_bytes.byteLength,
-      );
-      if (!text.includes('"$blob":') || !mayHoldStub(text.toString('utf8'))) continue;
-      for (const { sha256 } of stubsOf(event.payload)) {
+      if (!batch.stubbed.has(item.event)) continue;
+      for (const { sha256 } of stubsOf(item.event.payload)) {
         if (await this.#options.retry(() => this.#putBlob(sha256))) continue;
         unfit.set(item.lsn, `neither the log nor the object store has blob ${sha256}`);
       }
