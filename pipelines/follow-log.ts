@@ -16,7 +16,7 @@ import { BlobStore } from '../hot/blobs.ts';
 import type { TailBatch, TailItem } from '../hot/read-check.ts';
 import type { Ack, Cursor } from '../hot/tail-protocol.ts';
 import { isVarveError, type VarveError } from '../schemas/errors.ts';
-import { mayHoldStub, stubsOf } from '../schemas/stubs.ts';
+import { stubsOf } from '../schemas/stubs.ts';
 import { readCursor, type WarmCursor } from '../warm/cursor-rows.ts';
 import { HELD_MOST, Ingest, type IngestCounts, type WarmBatch } from '../warm/ingest.ts';
 import type { WarmItem } from '../warm/ingest-plan.ts';
@@ -74,6 +74,12 @@ export type Progress = {
 const QUEUED_BATCHES = 4;
 /** Blobs known to be in the store, so that one that many events name is looked for once. */
 const KNOWN_BLOBS_MAX = 65_536;
+/**
+ * Shortest time from the beginning of one batch to the next one's, in milliseconds, unless a full one waits. A
+ * transaction of one event costs over 1 ms of CPU, most of it to wake three processes; whoever comes after a pause does
+ * not wait.
+ */
+const BATCH_EVERY_MS = 25;
 /** How often a drain that stands still looks whether a writer wants the log. */
 const YIELD_EVERY_MS = 50;
 /** How often a log is asked how far it has come while its stream stands still. */
@@ -126,6 +132,8 @@ class Session {
   /** The log has noted the last ack, or will not. */
   #acked: Promise<void> = Promise.resolve();
   #askedLsn = 0;
+  /** When the last batch was taken, in milliseconds of `performance.now()`. */
+  #takenAtMs = 0;
 
   constructor(
     dir: string,
@@ -234,11 +242,23 @@ class Session {
     return this.#queue.length >= this.#options.batchEvents || this.#queue.bytes >= this.#options.batchBytes;
   }
 
+  /** Waits for more events to come, where a batch was taken just now. */
+  async #company(): Promise<void> {
+    const waitMs = this.#takenAtMs + BATCH_EVERY_MS - performance.now();
+    if (waitMs <= 0) return;
+    const over = sleep(waitMs, true);
+    while (!this.#isFull() && !this.#queue.isEnded) {
+      if (await Promise.race([over, this.#queue.changed().then(() => false)])) return;
+    }
+  }
+
   async #next(from: WarmCursor): Promise<Prepared | undefined> {
     const { batchEvents, batchBytes } = this.#options;
+    await this.#company();
     const taken = await this.#queue.take(batchEvents, batchBytes);
     const last = taken?.items.at(-1);
     if (taken === undefined || last === undefined) return undefined;
+    this.#takenAtMs = performance.now();
     this.#pending.add(taken);
     const items = taken.items.flatMap(toWarm);
     return { taken, batch: this.#ingest.prepare(items, from, cursorBehind(last), this.#source.durableLsn) };
@@ -297,16 +317,11 @@ class Session {
   /** Bodies first: an event must not be visible before what it refers to. Returns events whose bodies are not there. */
   async #putBlobs(batch: WarmBatch): Promise<Map<number, string>> {
     const unfit = new Map<number, string>();
+    if (batch.stubbed.size === 0) return unfit;
     for (const item of batch.items) {
       if (item.kind !== 'event') continue;
-      const { event } = item;
-      const text = Buffer.from(
-        event.payload_bytes.buffer,
-        event.payload_bytes.byteOffset,
-        event.payload_bytes.byteLength,
-      );
-      if (!text.includes('"$blob":') || !mayHoldStub(text.toString('utf8'))) continue;
-      for (const { sha256 } of stubsOf(event.payload)) {
+      if (!batch.stubbed.has(item.event)) continue;
+      for (const { sha256 } of stubsOf(item.event.payload)) {
         if (await this.#options.retry(() => this.#putBlob(sha256))) continue;
         unfit.set(item.lsn, `neither the log nor the object store has blob ${sha256}`);
       }

@@ -61,7 +61,7 @@ export class RecordQueue {
 
   /** Resolves when there is room, or the queue has ended. */
   async room(): Promise<void> {
-    while (!this.hasRoom && !this.isEnded) await this.#changed();
+    while (!this.hasRoom && !this.isEnded) await this.changed();
   }
 
   /** Nothing more comes. With an error, `take` throws it once everything was taken. */
@@ -77,7 +77,7 @@ export class RecordQueue {
         if (this.#ended.error !== undefined) throw this.#ended.error;
         return undefined;
       }
-      await this.#changed();
+      await this.changed();
     }
     let count = 0;
     let bytes = 0;
@@ -93,7 +93,8 @@ export class RecordQueue {
     return { items, bytes, atMs };
   }
 
-  #changed(): Promise<void> {
+  /** Resolves at the next change: something was added or taken, or the queue has ended. */
+  changed(): Promise<void> {
     return new Promise((resolve) => this.#wake.push(resolve));
   }
 

@@ -21,7 +21,8 @@ export class SidecarMetrics {
     inDoubt: () => number,
   ) {
     const registers = [this.registry];
-    collectDefaultMetrics({ register: this.registry });
+    // By default it wakes the process a hundred times a second, which is all that an idle sidecar would cost.
+    collectDefaultMetrics({ register: this.registry, eventLoopMonitoringPrecision: 100 });
     const log = ['log'] as const;
     this.#batchRecords = new Histogram({
       name: 'varve_sidecar_batch_records',

@@ -89,7 +89,10 @@ export const INITIAL_SUMMARY: Summary = {
   reward: null,
 };
 
-/** The summary after these events, which must be the next ones of the trajectory. */
+/**
+ * The summary after these events, which must be the next ones of the trajectory. A payload is looked at only where its
+ * kind has a say in the summary: it may be one that is parsed when it is asked for.
+ */
 export function step(summary: Summary, events: Iterable<FoldedEvent>): Summary {
   let next = summary;
   for (const event of events) next = stepOne(next, event);
@@ -104,7 +107,9 @@ function stepOne(summary: Summary, event: FoldedEvent): Summary {
   const intents = open.more_intents > 0 || open.open_calls.some((call) => call.intent_at !== null);
   return {
     ...summary,
-    ...open,
+    open_calls: open.open_calls,
+    more_approvals: open.more_approvals,
+    more_intents: open.more_intents,
     ...nextFacts(summary, event, finished),
     sequence_number: event.sequence_number,
     turn: event.turn,
@@ -122,8 +127,8 @@ type Open = Pick<Summary, 'open_calls' | 'more_approvals' | 'more_intents'>;
 
 function nextOpen(summary: Open, event: FoldedEvent): Open {
   if (event.event_type === 'RolledBack') return withdrawn(summary, rollbackTarget(event));
-  const id = stringOf(event.payload['tool_call_id']);
-  const change = id === undefined ? undefined : changeOf(event);
+  const change = changeOf(event);
+  const id = change === undefined ? undefined : stringOf(event.payload['tool_call_id']);
   if (id === undefined || change === undefined) return summary;
   const { open_calls } = summary;
   const at = open_calls.findIndex((call) => call.tool_call_id === id);
@@ -146,7 +151,6 @@ type Change = { readonly of: (call: OpenCall) => OpenCall; readonly approvals: n
 
 function changeOf(event: FoldedEvent): Change | undefined {
   const at = event.sequence_number;
-  const tool_name = stringOf(event.payload['tool_name']);
   switch (event.event_type) {
     case 'ApprovalRequested':
       return { of: (call) => ({ ...call, approval_requested_at: at }), approvals: 1, intents: 0 };
@@ -156,7 +160,7 @@ function changeOf(event: FoldedEvent): Change | undefined {
       return {
         of: (call) => ({
           ...call,
-          tool_name: tool_name ?? call.tool_name,
+          tool_name: stringOf(event.payload['tool_name']) ?? call.tool_name,
           approval_requested_at: null,
           intent_at: call.intent_at ?? at,
         }),
@@ -183,11 +187,12 @@ function withdrawn(summary: Open, target: number): Open {
 }
 
 function nextFacts(summary: Summary, event: FoldedEvent, finished: Finished | null): Partial<Summary> {
-  const { payload, sequence_number } = event;
+  const { sequence_number } = event;
   switch (event.event_type) {
-    case 'TaskStarted':
+    case 'TaskStarted': {
       // A second one moves nothing: the tenant decides who may read the trajectory.
       if (summary.task_started) return {};
+      const { payload } = event;
       return {
         task_started: true,
         tenant: stringOf(payload['tenant']) ?? 'default',
@@ -198,9 +203,10 @@ function nextFacts(summary: Summary, event: FoldedEvent, finished: Finished | nu
         takeover: payload['takeover'] === 'replicated' ? 'replicated' : 'none',
         parent: parentOf(payload['parent']) ?? null,
       };
+    }
     case 'ModelReplied': {
       if (summary.served || summary.counts.model_replies > 0) return {};
-      const served = stringOf(payload['served_model_version']);
+      const served = stringOf(event.payload['served_model_version']);
       return served === undefined ? {} : { model_version: served, served: true };
     }
     case 'Checkpoint':
@@ -212,7 +218,7 @@ function nextFacts(summary: Summary, event: FoldedEvent, finished: Finished | nu
       };
     case 'TaskFinished': {
       // Plus 0, because −0 would not survive storage.
-      const reward = objectOf(payload['outcome'])?.['reward'];
+      const reward = objectOf(event.payload['outcome'])?.['reward'];
       return finished?.sequence_number === sequence_number && typeof reward === 'number' ? { reward: reward + 0 } : {};
     }
     default:

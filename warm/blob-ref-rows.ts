@@ -12,10 +12,9 @@ export function addBlobRefsSql(from: number): string {
     SELECT * FROM unnest($${from}::bytea[], $${from + 1}::uuid[], $${from + 2}::bigint[]) ON CONFLICT DO NOTHING`;
 }
 
-/** Parameters of `addBlobRefsSql`, in its order. */
-export function blobRefColumns(events: readonly WarmEvent[]): Value[] {
-  const refs = events.flatMap((event) => {
-    if (!hasStub(event)) return [];
+/** Parameters of `addBlobRefsSql`, in its order; of events for which `hasStub` says yes. */
+export function blobRefColumns(stubbed: readonly WarmEvent[]): Value[] {
+  const refs = stubbed.flatMap((event) => {
     const { trajectory_id, sequence_number } = event;
     return stubsOf(event.payload).map(({ sha256 }) => ({ sha256, trajectory_id, sequence_number }));
   });
@@ -35,5 +34,7 @@ export async function addBlobRefs(tx: Tx, events: readonly WarmEvent[]): Promise
 
 /** May its payload hold a stub? */
 export function hasStub({ payload_bytes: { buffer, byteOffset, byteLength } }: WarmEvent): boolean {
-  return Buffer.from(buffer, byteOffset, byteLength).includes('"$blob":');
+  const bytes = Buffer.from(buffer, byteOffset, byteLength);
+  // Twice, as in `mayHoldStub`: a search that begins with a quotation mark stops at every one of them.
+  return bytes.includes('$blob":') && bytes.includes('"$blob":');
 }

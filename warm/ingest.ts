@@ -11,7 +11,7 @@
  */
 import { isVarveError, VarveError } from '../schemas/errors.ts';
 import { type TrajectoryId, trajectoryStartMs } from '../schemas/ids.ts';
-import { addBlobRefs, blobRefColumns } from './blob-ref-rows.ts';
+import { addBlobRefs, blobRefColumns, hasStub } from './blob-ref-rows.ts';
 import { databaseNow, type LogIdentity, moveCursor, openCursor, readCursor, type WarmCursor } from './cursor-rows.ts';
 import { ensurePartition, eventColumns, hashesOf, insertAll } from './event-rows.ts';
 import { findRefused } from './find-refused.ts';
@@ -45,10 +45,14 @@ export type WarmBatch = {
   readonly durable_lsn: number;
   readonly ids: readonly TrajectoryId[];
   readonly events: readonly WarmEvent[];
+  /** Those that may refer to blobs. */
+  readonly stubbed: ReadonlySet<WarmEvent>;
   readonly columns: readonly Value[];
   /** What it will come to, if everything is as foreseen, and the generation of that forecast. */
   readonly foreseen: Foreseen | undefined;
 };
+
+type Laid = Pick<WarmBatch, 'items' | 'stubbed' | 'columns'>;
 
 export type Foreseen = { readonly plan: IngestPlan; readonly generation: number; readonly columns: PlainColumns };
 
@@ -119,15 +123,15 @@ export class Ingest {
   prepare(items: readonly WarmItem[], from: WarmCursor, to: WarmCursor, durable_lsn: number): WarmBatch {
     const events = items.flatMap((item) => (item.kind === 'event' ? [item.event] : []));
     const ids = [...new Set(items.flatMap(idsOf))];
-    const columns = eventColumns(events);
-    return { items, from, to, durable_lsn, ids, events, columns, foreseen: this.#foresee(items, events, columns) };
+    const laid = { items, events, stubbed: new Set(events.filter(hasStub)), columns: eventColumns(events) };
+    return { ...laid, from, to, durable_lsn, ids, foreseen: this.#foresee(laid) };
   }
 
-  #foresee(items: readonly WarmItem[], events: readonly WarmEvent[], columns: readonly Value[]): Foreseen | undefined {
+  #foresee({ items, stubbed, columns }: Laid): Foreseen | undefined {
     const plan = this.#forecast.plan(items, Date.now());
     if (plan === undefined) return undefined;
     const { generation } = this.#forecast;
-    return { plan, generation, columns: plainColumns(plan, columns, blobRefColumns(events)) };
+    return { plan, generation, columns: plainColumns(plan, columns, blobRefColumns([...stubbed])) };
   }
 
   /** @throws VarveError WARM_… ; with WARM_OUTCOME_UNKNOWN the next `apply` of the same batch tells */
@@ -164,10 +168,10 @@ export class Ingest {
   }
 
   /** What was foreseen for a batch, again where that is void by now: everything before it has gone in. */
-  #foreseenNow({ items, events, columns, foreseen }: WarmBatch): Foreseen | undefined {
-    if (foreseen?.generation === this.#forecast.generation) return foreseen;
+  #foreseenNow(batch: WarmBatch): Foreseen | undefined {
+    if (batch.foreseen?.generation === this.#forecast.generation) return batch.foreseen;
     this.#forecast.restart([]);
-    return this.#foresee(items, events, columns);
+    return this.#foresee(batch);
   }
 
   /** The short way, for a batch that was foreseen. undefined: it takes the long one. */

@@ -7,10 +7,14 @@ import * as fs from 'node:fs';
 import * as path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { Command, InvalidArgumentError } from 'commander';
+import { appendBeside } from './append-beside.ts';
 import { appendOne } from './append-one.ts';
+import { catchUp } from './catch-up.ts';
+import { fleet } from './fleet.ts';
 import { open } from './open.ts';
 import { pool } from './pool.ts';
 import { query } from './query.ts';
+import { sidecarCost } from './sidecar-cost.ts';
 import { peerVersion } from './stores/peer-package.ts';
 import { loadPeers } from './stores/peers.ts';
 import { type MachineFacts, machineFacts } from './support/machine.ts';
@@ -20,9 +24,23 @@ import { median } from './support/statistics.ts';
 import { remove, Workspace } from './support/workspace.ts';
 import { tail } from './tail.ts';
 import { throughput } from './throughput.ts';
+import { visible } from './visible.ts';
 import { writeAmplification } from './write-amplification.ts';
 
-const MEASUREMENTS: readonly Measurement[] = [appendOne, throughput, writeAmplification, tail, pool, open, query];
+const MEASUREMENTS: readonly Measurement[] = [
+  appendOne,
+  throughput,
+  writeAmplification,
+  tail,
+  pool,
+  open,
+  visible,
+  catchUp,
+  sidecarCost,
+  appendBeside,
+  fleet,
+  query,
+];
 const ROUNDS = 10;
 const ROUNDS_QUICK = 3;
 

@@ -17,6 +17,8 @@ export type Place = {
   readonly env?: Readonly<Record<string, string>>;
   /** A command that runs node, with its arguments. */
   readonly under?: readonly string[];
+  /** Path of a compiled `sidecar-cli.ts`. @default the source, by tsx */
+  readonly script?: string;
 };
 
 const SCRIPT = 'sidecar-cli.ts';
@@ -41,7 +43,7 @@ export class SidecarProcess implements AsyncDisposable {
 
   static start(place: Place): SidecarProcess {
     const options = { env: environment(place), ...(place.under === undefined ? {} : { under: place.under }) };
-    return new SidecarProcess(Child.start(SCRIPT, ['sidecar'], options));
+    return new SidecarProcess(Child.start(place.script ?? SCRIPT, ['sidecar'], options));
   }
 
   /** Of its HTTP server, once it listens. */

@@ -58,11 +58,15 @@ function makePayload(payloadBytes: number): JsonObject {
     duration_ms: 12.5,
     output: '',
   };
-  const room = payloadBytes - canonicalJson(payload).length;
-  let output = '';
-  while (output.length < room) output += `-rw-r--r-- 1 root "${randomBytes(24).toString('base64')}"\n`;
+  return { ...payload, output: lines(payloadBytes - canonicalJson(payload).length) };
+}
+
+/** Text that takes exactly this many bytes inside a canonical payload. */
+export function lines(bytes: number): string {
+  let text = '';
+  while (text.length < bytes) text += `-rw-r--r-- 1 root "${randomBytes(24).toString('base64')}"\n`;
   // Quotes and newlines take two bytes each once they are escaped, so the last bytes are found by trying.
-  while (canonicalJson(output).length - 2 > room) output = output.slice(0, -1);
-  if (canonicalJson(output).length - 2 < room) output += '.';
-  return { ...payload, output };
+  while (canonicalJson(text).length - 2 > bytes) text = text.slice(0, -1);
+  if (canonicalJson(text).length - 2 < bytes) text += '.';
+  return text;
 }
