@@ -103,12 +103,22 @@ export const ERROR_CODES = {
   /** A data file is not what was written. */
   COLD_FILE_DIFFERS: DAMAGE,
   COLD_SEGMENTS_INVALID: DAMAGE,
+  /** The newest snapshot names it, and it is not in the store. */
+  COLD_OBJECT_MISSING: DAMAGE,
   COLD_NO_TABLE: USAGE,
   COLD_NO_VERSION: USAGE,
   COLD_TABLE_NEWER: USAGE,
   COLD_LOG_INVALID: DAMAGE,
   /** A commit that no table could take: it removes what it adds, or names something twice. */
   COLD_COMMIT_INVALID: USAGE,
+
+  // A trajectory over all tiers.
+  /** Events in the middle of it are in no tier. */
+  TRAJECTORY_GAP: DAMAGE,
+  /** What a tier has does not follow what another one has, or is not what its hashes say. */
+  TRAJECTORY_BROKEN: DAMAGE,
+  /** Two logs have different events of one number, and nothing decides between them. */
+  TRAJECTORY_FORK: DAMAGE,
 
   // The warm tier: its server and its schema.
   WARM_NO_SERVER: ENVIRONMENT,

@@ -103,6 +103,30 @@ export function envelopeOf(event: TrajectoryEvent, canonicalPayload: string): En
   return { created_at, event_type, fencing_token, payload_sha256, sequence_number, trajectory_id, turn };
 }
 
+/** An event with the hash under which its payload was appended; an erased payload has another one itself. */
+export type ProvenEvent = TrajectoryEvent & { readonly payload_sha256: string };
+
+/** What the next event of a trajectory must follow. */
+export type Link = Pick<
+  TrajectoryEvent,
+  'trajectory_id' | 'turn' | 'created_at' | 'fencing_token' | 'cryptographic_hash'
+> & { readonly sequence_number: number };
+
+/** What stands before an event of which only the hash before it is known; by default before the first of all. */
+export function linkBefore(
+  trajectory_id: TrajectoryId,
+  sequence_number = 1,
+  previous_hash: string = Buffer.from(GENESIS_HASH).toString('hex'),
+): Link {
+  const nothing = { turn: 0, created_at: '', fencing_token: 0 };
+  return { trajectory_id, sequence_number: sequence_number - 1, ...nothing, cryptographic_hash: previous_hash };
+}
+
+/** Is this what stands for a payload after an erasure? */
+export function isRedacted(payload: JsonObject): boolean {
+  return Object.hasOwn(payload, '$redacted');
+}
+
 /**
  * Checks that `event` follows `previous` (undefined: the event must be the first) in its trajectory: number, order of
  * turn, time and token, and hash.
@@ -110,24 +134,29 @@ export function envelopeOf(event: TrajectoryEvent, canonicalPayload: string): En
  * @throws VarveError CHAIN_BROKEN, TURN_WENT_BACK, CREATED_AT_WENT_BACK, FENCING_TOKEN_WENT_BACK
  */
 export function verifyEvent(previous: TrajectoryEvent | undefined, event: TrajectoryEvent): void {
-  const where = { trajectory_id: event.trajectory_id, sequence_number: event.sequence_number };
-  const name = `event ${event.sequence_number} of ${event.trajectory_id}`;
-  const expected = previous === undefined ? 1 : previous.sequence_number + 1;
-  if (event.sequence_number !== expected || (previous && previous.trajectory_id !== event.trajectory_id)) {
+  const payload_sha256 = payloadSha256(canonicalJson(event.payload));
+  verifyLink(previous ?? linkBefore(event.trajectory_id), event, payload_sha256);
+}
+
+/** As `verifyEvent`, of an event whose payload was appended under that hash. */
+export function verifyLink(previous: Link, event: Omit<TrajectoryEvent, 'payload'>, payload_sha256: string): void {
+  const { trajectory_id, sequence_number, event_type, turn, created_at, fencing_token } = event;
+  const where = { trajectory_id, sequence_number };
+  const name = `event ${sequence_number} of ${trajectory_id}`;
+  const expected = previous.sequence_number + 1;
+  if (sequence_number !== expected || previous.trajectory_id !== trajectory_id) {
     throw new VarveError('CHAIN_BROKEN', `${name}: number ${expected} was expected here`, where);
   }
-  if (previous !== undefined) {
-    if (event.turn < previous.turn) throw new VarveError('TURN_WENT_BACK', `${name}: the turn went back`, where);
-    if (event.created_at < previous.created_at) {
-      throw new VarveError('CREATED_AT_WENT_BACK', `${name}: created_at went back`, where);
-    }
-    if (event.fencing_token < previous.fencing_token) {
-      throw new VarveError('FENCING_TOKEN_WENT_BACK', `${name}: the fencing token went back`, where);
-    }
+  if (turn < previous.turn) throw new VarveError('TURN_WENT_BACK', `${name}: the turn went back`, where);
+  if (created_at < previous.created_at) {
+    throw new VarveError('CREATED_AT_WENT_BACK', `${name}: created_at went back`, where);
   }
-  const before = previous === undefined ? GENESIS_HASH : Buffer.from(previous.cryptographic_hash, 'hex');
-  const envelope = formatEnvelope(envelopeOf(event, canonicalJson(event.payload)));
-  if (chainHash(before, envelope).toString('hex') !== event.cryptographic_hash) {
+  if (fencing_token < previous.fencing_token) {
+    throw new VarveError('FENCING_TOKEN_WENT_BACK', `${name}: the fencing token went back`, where);
+  }
+  const envelope = { created_at, event_type, fencing_token, payload_sha256, sequence_number, trajectory_id, turn };
+  const hash = chainHash(Buffer.from(previous.cryptographic_hash, 'hex'), formatEnvelope(envelope));
+  if (hash.toString('hex') !== event.cryptographic_hash) {
     throw new VarveError('CHAIN_BROKEN', `${name}: the hash does not cover its envelope and the event before`, where);
   }
 }
