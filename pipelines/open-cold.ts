@@ -1,0 +1,61 @@
+/**
+ * Opens the cold tier that the configuration names, for reading: the store, and the table in it where there is one.
+ * Looking makes nothing where there is nothing.
+ */
+import { mkdtemp, rm, stat } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { DuckDb } from '../cold/duckdb.ts';
+import type { ObjectStore } from '../cold/object-store.ts';
+import { openStore, parseStoreUrl } from '../cold/open-store.ts';
+import { TableLog } from '../cold/table-log.ts';
+import type { Config } from '../schemas/config.ts';
+import { isVarveError } from '../schemas/errors.ts';
+import { MIB } from '../schemas/limits.ts';
+
+export type OpenCold = AsyncDisposable & {
+  readonly store: ObjectStore;
+  /** undefined: nothing was compacted yet. */
+  readonly table: TableLog | undefined;
+};
+
+/** For checkpoints of the table log, and nothing else. */
+const DUCK_BYTES = 64 * MIB;
+
+/** undefined: there is no store yet. */
+export async function openCold({ cold }: Config, signal: AbortSignal): Promise<OpenCold | undefined> {
+  const address = parseStoreUrl(cold.store);
+  if (address.kind === 'file' && (await stat(address.path).catch(() => undefined)) === undefined) return undefined;
+  await using parts = new AsyncDisposal();
+  const store = parts.take(await openStore(cold.store, { signal }));
+  const scratchDir = await mkdtemp(join(tmpdir(), 'varve-cold-'));
+  parts.take({ [Symbol.asyncDispose]: () => rm(scratchDir, { recursive: true, force: true }) });
+  const duck = parts.take(await DuckDb.open({ tempDir: join(scratchDir, 'spill'), memoryLimitBytes: DUCK_BYTES }));
+  const table = await TableLog.open(store, { duck, scratchDir, signal }).catch((error: unknown) => {
+    if (isVarveError(error, 'COLD_NO_TABLE')) return undefined;
+    throw error;
+  });
+  const dispose = parts.keep();
+  return { store, table, [Symbol.asyncDispose]: dispose };
+}
+
+/** Gives up what it took, the last first, unless it is kept. */
+class AsyncDisposal implements AsyncDisposable {
+  #parts: AsyncDisposable[] = [];
+
+  take<T extends AsyncDisposable>(part: T): T {
+    this.#parts.push(part);
+    return part;
+  }
+
+  keep(): () => Promise<void> {
+    const kept = new AsyncDisposal();
+    kept.#parts = this.#parts;
+    this.#parts = [];
+    return () => kept[Symbol.asyncDispose]();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (let part = this.#parts.pop(); part !== undefined; part = this.#parts.pop()) await part[Symbol.asyncDispose]();
+  }
+}
