@@ -5,6 +5,7 @@ import { addImport } from './cli/import.ts';
 import { addLooks } from './cli/look.ts';
 import { type ConfigFlag, fileOf, positive, whole } from './cli/options.ts';
 import { addQuarantine } from './cli/quarantine.ts';
+import { addRestore } from './cli/restore.ts';
 import { loadConfig } from './config.ts';
 import { runMigrate } from './run-migrate.ts';
 import { runSidecar } from './run-sidecar.ts';
@@ -75,6 +76,7 @@ export function buildProgram(signal: AbortSignal): Command {
 
   addLooks(program, signal);
   addImport(program, signal);
+  addRestore(program, signal);
   addQuarantine(program, signal);
 
   program

@@ -83,8 +83,11 @@ export class Tiers implements AsyncDisposable {
     this.#troubles = troubles;
   }
 
-  /** @param only the tier that is read; the store is opened for bodies in any case */
-  static async open(config: Config, only: Tier | undefined, signal: AbortSignal): Promise<Tiers> {
+  /**
+   * @param only the tier that is read; the store is opened for bodies in any case
+   * @param except a log that is not read, because it is written
+   */
+  static async open(config: Config, only: Tier | undefined, signal: AbortSignal, except?: string): Promise<Tiers> {
     const open: AsyncDisposable[] = [];
     const troubles: Trouble[] = [];
     const ask = async <T extends AsyncDisposable>(tier: Tier, opening: () => Promise<T | undefined>) => {
@@ -108,7 +111,8 @@ export class Tiers implements AsyncDisposable {
         cold === undefined || table === undefined || snapshot === undefined
           ? undefined
           : new ColdSide(cold.store, table, snapshot);
-      const logs = only === undefined || only === 'hot' ? await findLogs(config.hot.logs) : [];
+      const found = only === undefined || only === 'hot' ? await findLogs(config.hot.logs) : [];
+      const logs = found.filter((directory) => directory !== except);
       return new Tiers({ only, cold: side, warm: warm?.pool, logs, store: cold?.store }, open, troubles);
     } catch (error) {
       for (const part of open.toReversed()) await part[Symbol.asyncDispose]();

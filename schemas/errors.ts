@@ -120,6 +120,9 @@ export const ERROR_CODES = {
   /** Two logs have different events of one number, and nothing decides between them. */
   TRAJECTORY_FORK: DAMAGE,
 
+  // What a command writes for its caller.
+  OUTPUT_UNWRITABLE: ENVIRONMENT,
+
   // The warm tier: its server and its schema.
   WARM_NO_SERVER: ENVIRONMENT,
   WARM_START_FAILED: ENVIRONMENT,
