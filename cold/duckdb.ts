@@ -10,7 +10,7 @@
  *
  * Errors leave as VarveErrors. DuckDB's own text may quote what a file holds, so it is only their `cause`.
  */
-import { type DuckDBConnection, DuckDBInstance, type JS } from '@duckdb/node-api';
+import type { DuckDBConnection, DuckDBInstance, JS } from '@duckdb/node-api';
 import { type ErrorCode, VarveError } from '../schemas/errors.ts';
 import { MIB } from '../schemas/limits.ts';
 import { refuseAborted } from './body.ts';
@@ -38,6 +38,9 @@ export type QueryOptions = {
   readonly signal?: AbortSignal | undefined;
 };
 
+/** An instance, or a way to one that is taken when it is needed, and may be taken again. */
+export type DuckSource = DuckDb | (() => Promise<DuckDb>);
+
 const INTERRUPT_EVERY_MS = 20;
 const DEFAULTS = { memoryLimitBytes: 256 * MIB, threads: 1 } as const;
 
@@ -59,6 +62,8 @@ export class DuckDb implements AsyncDisposable {
     try {
       // For its owner alone: what is spilled are payloads.
       await makeFolder(options.tempDir);
+      // Loaded when it is needed: the binding takes 30 MB of memory, which most commands do without.
+      const { DuckDBInstance } = await import('@duckdb/node-api');
       const instance = await DuckDBInstance.create(':memory:', {
         autoinstall_known_extensions: 'false',
         autoload_known_extensions: 'false',

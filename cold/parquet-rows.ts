@@ -75,6 +75,38 @@ export function parseFooter(bytes: Buffer, list: SegmentList, name: string): Foo
   }
 }
 
+/** The columns of an event, in bytes, of a run of row groups: by where they begin in the file. */
+export type Chunks = ReadonlyMap<number, ArrayBuffer>;
+
+/**
+ * Takes the chunks out of a range of bytes as it comes; what lies between them is let go.
+ *
+ * @param at where the range begins in the file
+ */
+export async function takeChunks(
+  footer: Footer,
+  [first, last]: readonly [number, number],
+  range: AsyncIterable<Uint8Array>,
+  at: number,
+): Promise<Chunks> {
+  const chunks: (ByteRange & { readonly bytes: Uint8Array })[] = [];
+  for (let group = first; group <= last; group++) {
+    for (const { start, end } of chunksOf(footer, group)) {
+      if (end - start > 0) chunks.push({ start, end, bytes: new Uint8Array(new ArrayBuffer(end - start)) });
+    }
+  }
+  let from = at;
+  for await (const part of range) {
+    const to = from + part.byteLength;
+    for (const { start, end, bytes } of chunks) {
+      if (end <= from || start >= to) continue;
+      bytes.set(part.subarray(Math.max(start - from, 0), Math.min(end, to) - from), Math.max(from - start, 0));
+    }
+    from = to;
+  }
+  return new Map(chunks.map(({ start, bytes }) => [start, bytes.buffer as ArrayBuffer]));
+}
+
 /** Where the columns of an event lie in a run of row groups, with whatever lies between them. */
 export function rangeOfGroups(footer: Footer, first: number, last: number): ByteRange {
   const chunks = [first, last].flatMap((group) => chunksOf(footer, group));
@@ -88,25 +120,22 @@ export function rangeOfGroups(footer: Footer, first: number, last: number): Byte
 /**
  * Rows `from` up to, not including, `to` of one row group.
  *
- * @param bytes of a range that holds the group; `at` is where it begins in the file
+ * @param chunks of a run of row groups in which this one is
  * @throws VarveError COLD_FILE_DIFFERS
  */
 export async function readRows(
   footer: Footer,
   group: number,
-  bytes: Buffer,
-  at: number,
+  chunks: Chunks,
   [from, to]: readonly [number, number],
 ): Promise<StoredRow[]> {
   const { metadata, tree, name } = footer;
   const rowGroup = metadata.row_groups[group] as RowGroup;
   try {
     const pages = new Map<ArrayBufferLike, Map<number, Uint8Array>>();
-    const chunks = new Map<number, ArrayBuffer>();
-    for (const { start, end, column, codec } of chunksOf(footer, group)) {
-      if (start < at || end > at + bytes.byteLength) throw new Error(`${column} lies elsewhere`);
-      const chunk = Uint8Array.prototype.slice.call(bytes, start - at, end - at).buffer;
-      chunks.set(start, chunk);
+    for (const { start, column, codec } of chunksOf(footer, group)) {
+      const chunk = chunks.get(start);
+      if (chunk === undefined) throw new Error(`${column} has no bytes`);
       pages.set(chunk, await unpackPages(chunk, column, codec));
     }
     const file: AsyncBuffer = { byteLength: footer.list.bytes, slice: (start) => chunks.get(start) as ArrayBuffer };

@@ -9,25 +9,24 @@
  */
 import { payloadSha256 } from '../schemas/chain.ts';
 import { isVarveError, VarveError } from '../schemas/errors.ts';
-import { type Link, linkBefore, verifyLink } from '../schemas/event.ts';
+import { isRedacted, type Link, linkBefore, verifyLink } from '../schemas/event.ts';
 import { MIB } from '../schemas/limits.ts';
 import { collect } from './body.ts';
+import { dropped } from './garbage.ts';
 import type { PlacedSegment } from './locate.ts';
 import type { ByteRange, CallOptions, ObjectStore } from './object-store.ts';
-import { type Footer, parseFooter, rangeOfGroups, readRows, type StoredRow } from './parquet-rows.ts';
+import { type Footer, parseFooter, rangeOfGroups, readRows, type StoredRow, takeChunks } from './parquet-rows.ts';
 import type { Segment, SegmentList } from './segments.ts';
 import { parquetKey } from './table-keys.ts';
 import type { TableLog } from './table-log.ts';
 import type { LiveFile } from './table-log-plan.ts';
 
 /** Row groups that are fetched by one read have at most this, or are one. */
-const SPAN_BYTES = 16 * MIB;
+const SPAN_BYTES = 8 * MIB;
 /** Some thousand columns of some hundred row groups. */
 const FOOTER_BYTES_MAX = 64 * MIB;
 /** Footers that are kept: many trajectories of one file are read one after the other. */
 const FOOTERS_MAX = 8;
-
-const REDACTED = Buffer.from('{"$redacted":');
 
 /** A cold table to read trajectories from. */
 export class SegmentReader {
@@ -53,15 +52,19 @@ export class SegmentReader {
     try {
       const footer = await this.#footerOf(file, key, options);
       const place = placeOf(segment, footer.list);
+      let plainBytes = 0;
       for (const span of spansOf(footer, segment)) {
+        dropped(plainBytes);
+        plainBytes = 0;
         const range = rangeOfGroups(footer, span[0], span[1]);
-        const bytes = await collect(this.store.get(key, { ...options, range }), range.end - range.start);
+        const chunks = await takeChunks(footer, span, this.store.get(key, { ...options, range }), range.start);
         for (let group = span[0]; group <= span[1]; group++) {
-          const rows = await readRows(footer, group, bytes, range.start, place(group));
+          const rows = await readRows(footer, group, chunks, place(group));
           const { whole, broken } = prove(rows, link);
           link = whole.at(-1) ?? link;
           if (whole.length > 0) yield whole;
           if (broken !== undefined) throw broken;
+          plainBytes += plainBytesOf(rows);
         }
       }
       if (link.sequence_number !== segment.last_sequence_number || link.cryptographic_hash !== segment.head_hash) {
@@ -121,6 +124,10 @@ function spansOf(footer: Footer, { row_groups: [first, last] }: Segment): (reado
   return spans;
 }
 
+function plainBytesOf(rows: readonly StoredRow[]): number {
+  return rows.reduce((sum, { payload }) => sum + payload.byteLength, 0);
+}
+
 type Proven = { readonly whole: readonly StoredRow[]; readonly broken: unknown };
 
 /** The rows that are whole, and why the next one is not. */
@@ -128,7 +135,7 @@ function prove(rows: readonly StoredRow[], before: Link): Proven {
   let link = before;
   for (const [i, row] of rows.entries()) {
     try {
-      const isOriginal = row.offloaded === null && !row.payload.subarray(0, REDACTED.length).equals(REDACTED);
+      const isOriginal = row.offloaded === null && !isRedacted(row.payload);
       if (isOriginal && payloadSha256(row.payload) !== row.payload_sha256) {
         throw new VarveError('COLD_FILE_DIFFERS', 'the payload has another hash');
       }

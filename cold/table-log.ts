@@ -13,7 +13,7 @@ import { isVarveError, VarveError } from '../schemas/errors.ts';
 import { failpoint } from '../schemas/failpoint.ts';
 import { collect, refuseAborted } from './body.ts';
 import { readSegments } from './data-file.ts';
-import type { DuckDb } from './duckdb.ts';
+import type { DuckSource } from './duckdb.ts';
 import type { CallOptions, ObjectStore, PutOutcome } from './object-store.ts';
 import type { Segment, SegmentList } from './segments.ts';
 import { COMMIT_BYTES_MAX, type Commit, checkKnown, formatCommit, newTable, parseCommit } from './table-actions.ts';
@@ -35,7 +35,7 @@ import {
 
 export type TableLogOptions = CallOptions & {
   /** For checkpoints. Not closed with the log. */
-  readonly duck: DuckDb;
+  readonly duck: DuckSource;
   /** Folder for copies of checkpoints. */
   readonly scratchDir: string;
   /** Commits from one checkpoint to the next; more make a first snapshot slower. @default 100 */

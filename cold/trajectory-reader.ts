@@ -8,7 +8,7 @@
 import { canonicalJson, type JsonObject } from '../schemas/canonical.ts';
 import { payloadSha256 } from '../schemas/chain.ts';
 import { isVarveError, VarveError } from '../schemas/errors.ts';
-import type { ProvenEvent } from '../schemas/event.ts';
+import { LazyEvent, type ProvenEvent } from '../schemas/event.ts';
 import { MIB, PAYLOAD_BYTES_MAX } from '../schemas/limits.ts';
 import { type BlobRef, putBack, stubsAt } from '../schemas/stubs.ts';
 import { blobKey, getBlob } from './blobs.ts';
@@ -26,7 +26,7 @@ export type ReadColdOptions = CallOptions & {
 
 /** Rows whose bodies are fetched together: at most, and bytes of payloads and bodies. */
 const WINDOW_ROWS = 64;
-const WINDOW_BYTES = 8 * MIB;
+const WINDOW_BYTES = 4 * MIB;
 /** Requests at once. */
 const FETCHES = 16;
 /** Bodies that are kept for later events. */
@@ -60,8 +60,9 @@ export async function* readColdTrajectory(
 
 type Opened = {
   readonly row: StoredRow;
-  readonly payload: JsonObject;
-  readonly stubs: ReadonlyMap<string, BlobRef>;
+  /** What compaction replaced; undefined: nothing. */
+  readonly offloaded: { readonly payload: JsonObject; readonly stubs: ReadonlyMap<string, BlobRef> } | undefined;
+  /** Of the payload and the bodies. */
   readonly bytes: number;
 };
 
@@ -90,11 +91,13 @@ async function* restored(
 }
 
 function open(row: StoredRow, key: string): Opened | VarveError {
+  const { byteLength } = row.payload;
+  if (row.offloaded === null) return { row, offloaded: undefined, bytes: byteLength };
   try {
     const payload = JSON.parse(row.payload.toString('utf8')) as JsonObject;
-    const stubs = stubsAt(payload, row.offloaded ?? []);
+    const stubs = stubsAt(payload, row.offloaded);
     const bodies = [...stubs.values()].reduce((sum, { bytes }) => sum + bytes, 0);
-    if (bodies <= PAYLOAD_BYTES_MAX) return { row, payload, stubs, bytes: row.payload.byteLength + bodies };
+    if (bodies <= PAYLOAD_BYTES_MAX) return { row, offloaded: { payload, stubs }, bytes: byteLength + bodies };
     return broken(row, key, `its bodies have ${bodies} bytes, which no payload had`);
   } catch (error) {
     return broken(row, key, 'its payload cannot be put together again', error);
@@ -117,23 +120,25 @@ class Bodies {
   /** The events of these rows, as they were appended. */
   async *restore(rows: readonly Opened[], key: string, options: CallOptions): AsyncGenerator<ProvenEvent> {
     await this.#fetch(rows, options);
-    for (const { row, payload, stubs } of rows) {
-      const { offloaded, payload: _, ...event } = row;
-      if (offloaded === null) {
-        yield { ...event, payload };
+    for (const { row, offloaded } of rows) {
+      if (offloaded === undefined) {
+        yield new LazyEvent(row, row.payload);
         continue;
       }
+      const { payload, stubs } = offloaded;
       const texts = Array.from(stubs, ([pointer, ref]) => [pointer, this.#textOf(row, pointer, ref)] as const);
-      const original = putBack(payload, new Map(texts));
-      if (payloadSha256(canonicalJson(original)) !== row.payload_sha256) {
+      const original = Buffer.from(canonicalJson(putBack(payload, new Map(texts))));
+      if (payloadSha256(original) !== row.payload_sha256) {
         throw broken(row, key, 'its payload has another hash with what was offloaded put back');
       }
-      yield { ...event, payload: original };
+      yield new LazyEvent(row, original);
     }
   }
 
   async #fetch(rows: readonly Opened[], options: CallOptions): Promise<void> {
-    const refs = new Map(rows.flatMap(({ stubs }) => Array.from(stubs.values(), (ref) => [ref.sha256, ref.bytes])));
+    const refs = new Map(
+      rows.flatMap(({ offloaded }) => Array.from(offloaded?.stubs.values() ?? [], (ref) => [ref.sha256, ref.bytes])),
+    );
     this.#makeRoom(refs);
     const missing = [...refs].filter(([sha256]) => !this.#bodies.has(sha256));
     for (let at = 0; at < missing.length; at += FETCHES) {

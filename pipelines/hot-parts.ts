@@ -91,8 +91,6 @@ export async function* readPart(
     if (item.kind !== 'event' || item.event.trajectory_id !== id || item.event.sequence_number < from) continue;
     const { lsn, event } = item;
     if (part.cuts.some((cut) => cut.lsn > lsn && cut.sequence_number < event.sequence_number)) continue;
-    const { sequence_number, event_type, turn, created_at, fencing_token, payload_sha256, cryptographic_hash } = event;
-    const envelope = { trajectory_id: id, sequence_number, event_type, turn, created_at, fencing_token };
-    yield { ...envelope, payload_sha256, cryptographic_hash, payload: event.payload };
+    yield event;
   }
 }

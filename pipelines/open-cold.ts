@@ -30,7 +30,10 @@ export async function openCold({ cold }: Config, signal: AbortSignal): Promise<O
   const store = parts.take(await openStore(cold.store, { signal }));
   const scratchDir = await mkdtemp(join(tmpdir(), 'varve-cold-'));
   parts.take({ [Symbol.asyncDispose]: () => rm(scratchDir, { recursive: true, force: true }) });
-  const duck = parts.take(await DuckDb.open({ tempDir: join(scratchDir, 'spill'), memoryLimitBytes: DUCK_BYTES }));
+  let opening: Promise<DuckDb> | undefined;
+  parts.take({ [Symbol.asyncDispose]: async () => await (await opening)?.close() });
+  const options = { tempDir: join(scratchDir, 'spill'), memoryLimitBytes: DUCK_BYTES };
+  const duck = () => (opening ??= DuckDb.open(options));
   const table = await TableLog.open(store, { duck, scratchDir, signal }).catch((error: unknown) => {
     if (isVarveError(error, 'COLD_NO_TABLE')) return undefined;
     throw error;

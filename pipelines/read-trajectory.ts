@@ -13,7 +13,6 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises';
 import { readColdTrajectory } from '../cold/trajectory-reader.ts';
-import { canonicalJson } from '../schemas/canonical.ts';
 import { payloadSha256 } from '../schemas/chain.ts';
 import { isVarveError, VarveError } from '../schemas/errors.ts';
 import { isRedacted, type Link, linkBefore, type ProvenEvent, verifyLink } from '../schemas/event.ts';
@@ -136,12 +135,11 @@ export class TrajectoryReading implements AsyncIterable<ProvenEvent> {
     for (;;) {
       if (this.#signal.aborted) throw new VarveError('ABORTED', 'reading was aborted');
       const page = await readPage(warm, this.trajectory_id, this.#next - 1);
-      const [first] = page;
-      if (first === undefined) return;
-      this.#offers(first.sequence_number, page.at(-1)?.sequence_number);
-      if (first.sequence_number > this.#next) return;
+      if (page.length === 0) return;
       for (const event of page) {
-        if (!isRedacted(event.payload) && payloadSha256(canonicalJson(event.payload)) !== event.payload_sha256) {
+        this.#offers(event.sequence_number, event.sequence_number);
+        if (event.sequence_number > this.#next) return;
+        if (!isRedacted(event.payload_bytes) && payloadSha256(event.payload_bytes) !== event.payload_sha256) {
           throw this.#broken(event, 'warm', 'its payload has another hash');
         }
         this.#take(event, 'warm', 'warm');

@@ -5,10 +5,9 @@
 import { Readable } from 'node:stream';
 import { getBlob, hasBlob } from '../cold/blobs.ts';
 import { BlobStore } from '../hot/blobs.ts';
-import { canonicalJson } from '../schemas/canonical.ts';
 import { VarveError } from '../schemas/errors.ts';
 import type { ProvenEvent } from '../schemas/event.ts';
-import { type BlobRef, mayHoldStub, stubsOf } from '../schemas/stubs.ts';
+import { type BlobRef, stubsIn } from '../schemas/stubs.ts';
 import type { Tiers } from './tiers.ts';
 
 export class BodySource {
@@ -23,7 +22,7 @@ export class BodySource {
   /** Every body of the event is durable in `target` when it resolves. @throws VarveError BLOB_MISSING, STORE_* */
   async bring(event: ProvenEvent, target: BlobStore): Promise<number> {
     let brought = 0;
-    for (const ref of refsOf(event)) {
+    for (const ref of stubsIn(event)) {
       if ((await target.size(ref.sha256)) === ref.bytes) continue;
       const body = await this.#find(event, ref);
       const { bytes } = await target.put(Readable.from(body), ref.media_type);
@@ -46,10 +45,6 @@ export class BodySource {
     }
     throw missing(event, ref, 'is neither in the store nor in a log');
   }
-}
-
-export function refsOf({ payload }: ProvenEvent): BlobRef[] {
-  return mayHoldStub(canonicalJson(payload)) ? stubsOf(payload) : [];
 }
 
 function missing({ trajectory_id, sequence_number }: ProvenEvent, { sha256 }: BlobRef, what: string): VarveError {

@@ -8,7 +8,7 @@ import { dirname, join } from 'node:path';
 import type { BlobStore } from '../hot/blobs.ts';
 import { errnoOf, makeFolder, syncFolder, temporaryName } from '../hot/files.ts';
 import { isVarveError, VarveError } from '../schemas/errors.ts';
-import { formatEventLine, type ProvenEvent } from '../schemas/event.ts';
+import { lineOfProven, type ProvenEvent } from '../schemas/event.ts';
 import type { TrajectoryId } from '../schemas/ids.ts';
 import { MIB } from '../schemas/limits.ts';
 import { printFlowing } from './print.ts';
@@ -38,7 +38,7 @@ export class StdoutTarget implements RestoreTarget {
 
   async take(event: ProvenEvent): Promise<void> {
     await bringBodies(event, this.#bodies);
-    await printFlowing(`${formatEventLine(event)}\n`);
+    await printFlowing(lineOfProven(event));
     this.#events += 1;
   }
 
@@ -100,7 +100,7 @@ export class JsonlTarget implements RestoreTarget {
 
   async take(event: ProvenEvent): Promise<void> {
     await bringBodies(event, this.#options.bodies);
-    await this.#file?.write(`${formatEventLine(event)}\n`);
+    await this.#file?.write(lineOfProven(event));
   }
 
   async end(): Promise<string> {
@@ -142,8 +142,8 @@ class JsonlFile {
   readonly path: string;
   readonly #temporary: string;
   readonly #handle: FileHandle;
-  #pending: string[] = [];
-  #pendingChars = 0;
+  #pending: Buffer[] = [];
+  #pendingBytes = 0;
   #bytes = 0;
   #mark = 0;
 
@@ -163,11 +163,11 @@ class JsonlFile {
     this.#mark = this.#bytes;
   }
 
-  async write(line: string): Promise<void> {
+  async write(line: Buffer): Promise<void> {
     this.#pending.push(line);
-    this.#pendingChars += line.length;
-    this.#bytes += Buffer.byteLength(line);
-    if (this.#pendingChars >= WRITE_BYTES) await this.#flush();
+    this.#pendingBytes += line.byteLength;
+    this.#bytes += line.byteLength;
+    if (this.#pendingBytes >= WRITE_BYTES) await this.#flush();
   }
 
   async back(): Promise<void> {
@@ -194,16 +194,21 @@ class JsonlFile {
   }
 
   async #flush(): Promise<void> {
-    const text = Buffer.from(this.#pending.join(''));
+    const lines = this.#pending;
+    const at = this.#bytes - this.#pendingBytes;
     this.#pending = [];
-    this.#pendingChars = 0;
-    const at = this.#bytes - text.byteLength;
-    await inTermsOf(this.path, async () => {
-      for (let done = 0; done < text.byteLength; ) {
-        done += (await this.#handle.write(text, done, text.byteLength - done, at + done)).bytesWritten;
-      }
-    });
+    this.#pendingBytes = 0;
+    if (lines.length > 0) await inTermsOf(this.path, () => writeAll(this.#handle, lines, at));
   }
+}
+
+async function writeAll(handle: FileHandle, lines: readonly Buffer[], at: number): Promise<void> {
+  const { bytesWritten } = await handle.writev(lines, at);
+  const all = lines.reduce((sum, { byteLength }) => sum + byteLength, 0);
+  if (bytesWritten === all) return;
+  const rest = Buffer.concat(lines).subarray(bytesWritten);
+  if (bytesWritten === 0) throw new Error('nothing was written');
+  await writeAll(handle, [rest], at + bytesWritten);
 }
 
 async function bringBodies(event: ProvenEvent, bodies: Bodies | undefined): Promise<void> {

@@ -13,10 +13,12 @@ import { MIB, PAYLOAD_BYTES_MAX } from '../schemas/limits.ts';
 import type { BodySource } from './restore-bodies.ts';
 import type { RestoreTarget } from './restore-target.ts';
 
-/** Events that are appended under one barrier, and characters of their payloads. */
+/** Events that are appended under one barrier, and bytes of their payloads. */
 const GROUP_EVENTS = 256;
-const GROUP_CHARS = 4 * MIB;
+const GROUP_BYTES = MIB / 2;
 const LOCK_TIMEOUT_MS = 1000;
+/** A restore shares its memory with the reading of row groups, and nobody waits for its appends. */
+const WRITE_BUFFER_BYTES = 4 * MIB;
 
 export class LogTarget implements RestoreTarget {
   readonly #log: HotLog;
@@ -26,7 +28,7 @@ export class LogTarget implements RestoreTarget {
   #there = 0;
   #last: ProvenEvent | undefined;
   #group: ProvenEvent[] = [];
-  #groupChars = 0;
+  #groupBytes = 0;
 
   private constructor(log: HotLog, bodies: BodySource) {
     this.#log = log;
@@ -36,8 +38,12 @@ export class LogTarget implements RestoreTarget {
   /** @throws VarveError INVALID_OPTION: it is another log. HOT_LOCKED and others, as `HotLog.open` */
   static async open(directory: string, ids: readonly TrajectoryId[], bodies: BodySource): Promise<LogTarget> {
     // No string is offloaded here: what was hashed stays as it is.
-    const options = { lockTimeoutMs: LOCK_TIMEOUT_MS, offloadOverBytes: PAYLOAD_BYTES_MAX, tail: false } as const;
-    const log = await HotLog.open(directory, options);
+    const log = await HotLog.open(directory, {
+      lockTimeoutMs: LOCK_TIMEOUT_MS,
+      offloadOverBytes: PAYLOAD_BYTES_MAX,
+      tail: false,
+      writeBufferBytes: WRITE_BUFFER_BYTES,
+    });
     const wanted = new Set(ids);
     for (const id of log.trajectories()) {
       if (wanted.has(id)) continue;
@@ -53,7 +59,7 @@ export class LogTarget implements RestoreTarget {
     this.#there = this.#log.head(id)?.sequence_number ?? 0;
     this.#last = undefined;
     this.#group = [];
-    this.#groupChars = 0;
+    this.#groupBytes = 0;
   }
 
   async take(event: ProvenEvent): Promise<void> {
@@ -64,13 +70,13 @@ export class LogTarget implements RestoreTarget {
     if (sequence_number === this.#there) this.#compare(event);
     this.#last = event;
     if (sequence_number <= this.#there) return;
-    if (isRedacted(event.payload)) {
+    if (isRedacted(event.payload_bytes)) {
       await this.#flush();
       throw this.#refusal('REDACTED_AT_DOOR', `event ${sequence_number} was erased, and no log takes that in`);
     }
     this.#group.push(event);
-    this.#groupChars += lengthOf(event);
-    if (this.#group.length >= GROUP_EVENTS || this.#groupChars >= GROUP_CHARS) await this.#flush();
+    this.#groupBytes += event.payload_bytes.byteLength;
+    if (this.#group.length >= GROUP_EVENTS || this.#groupBytes >= GROUP_BYTES) await this.#flush();
   }
 
   async end(): Promise<string> {
@@ -104,7 +110,7 @@ export class LogTarget implements RestoreTarget {
     const group = this.#group;
     const [first] = group;
     this.#group = [];
-    this.#groupChars = 0;
+    this.#groupBytes = 0;
     if (first === undefined) return;
     for (const event of group) await this.#bring(event);
     await this.#log.appendRecorded(first.trajectory_id, group);
@@ -122,9 +128,4 @@ export class LogTarget implements RestoreTarget {
   #refusal(code: VarveError['code'], what: string, cause?: unknown): VarveError {
     return new VarveError(code, `${this.#id}: ${what}`, { trajectory_id: this.#id, directory: this.#log.dir }, cause);
   }
-}
-
-/** About as many as its payload has; strings are all that counts. */
-function lengthOf({ payload }: ProvenEvent): number {
-  return JSON.stringify(payload).length;
 }

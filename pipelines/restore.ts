@@ -12,12 +12,13 @@ import type { Config } from '../schemas/config.ts';
 import { isVarveError, VarveError } from '../schemas/errors.ts';
 import { isRedacted } from '../schemas/event.ts';
 import type { TrajectoryId } from '../schemas/ids.ts';
+import { stubsIn } from '../schemas/stubs.ts';
 import { locateTrajectory } from './locate-trajectory.ts';
 import { print, printJson } from './print.ts';
 import { Progress } from './progress.ts';
 import { readLines } from './read-lines.ts';
 import { TrajectoryReading } from './read-trajectory.ts';
-import { BodySource, refsOf } from './restore-bodies.ts';
+import { BodySource } from './restore-bodies.ts';
 import { JsonlTarget, StdoutTarget } from './restore-jsonl.ts';
 import { LogTarget } from './restore-log.ts';
 import { type Located, locatedText, RestoreReport } from './restore-report.ts';
@@ -148,8 +149,8 @@ class Restore {
         if (this.#signal.aborted) throw new VarveError('ABORTED', 'the restore was aborted; run again');
         await target.take(event);
         events += 1;
-        erased += Number(isRedacted(event.payload));
-        bodies += refsOf(event).length;
+        erased += Number(isRedacted(event.payload_bytes));
+        bodies += stubsIn(event).length;
         this.#progress.at(() => `${id}: ${events} events restored`);
       }
       const to = await target.end();

@@ -49,7 +49,16 @@ const FIELDS = [
  */
 export function formatEventLine(event: TrajectoryEvent): string {
   // The payload is encoded by itself: its nesting and its JSON pointers count from the payload, not from the line.
-  return `{"created_at":"${event.created_at}","cryptographic_hash":"${event.cryptographic_hash}","event_type":"${event.event_type}","fencing_token":${event.fencing_token},"payload":${canonicalJson(event.payload)},"sequence_number":${event.sequence_number},"trajectory_id":"${event.trajectory_id}","turn":${event.turn}}`;
+  const [head, tail] = lineAround(event);
+  return `${head}${canonicalJson(event.payload)}${tail}`;
+}
+
+/** What stands before and behind the payload. */
+function lineAround(event: Omit<TrajectoryEvent, 'payload'>): readonly [string, string] {
+  return [
+    `{"created_at":"${event.created_at}","cryptographic_hash":"${event.cryptographic_hash}","event_type":"${event.event_type}","fencing_token":${event.fencing_token},"payload":`,
+    `,"sequence_number":${event.sequence_number},"trajectory_id":"${event.trajectory_id}","turn":${event.turn}}`,
+  ];
 }
 
 /**
@@ -103,8 +112,57 @@ export function envelopeOf(event: TrajectoryEvent, canonicalPayload: string): En
   return { created_at, event_type, fencing_token, payload_sha256, sequence_number, trajectory_id, turn };
 }
 
-/** An event with the hash under which its payload was appended; an erased payload has another one itself. */
-export type ProvenEvent = TrajectoryEvent & { readonly payload_sha256: string };
+/** An event as it was read back and proven, from whatever tier. */
+export type ProvenEvent = TrajectoryEvent & {
+  /** Hash under which the payload was appended; an erased payload has another one itself. */
+  readonly payload_sha256: string;
+  /** Canonical payload in UTF-8, as it was hashed. */
+  readonly payload_bytes: Buffer;
+};
+
+/** A proven event whose payload is parsed when somebody looks into it. */
+export class LazyEvent implements ProvenEvent {
+  readonly trajectory_id: TrajectoryId;
+  readonly sequence_number: SequenceNumber;
+  readonly event_type: string;
+  readonly turn: number;
+  readonly created_at: string;
+  readonly fencing_token: number;
+  readonly payload_sha256: string;
+  readonly payload_bytes: Buffer;
+  readonly cryptographic_hash: string;
+  #payload: JsonObject | undefined;
+
+  constructor(event: Omit<ProvenEvent, 'payload' | 'payload_bytes'>, payload_bytes: Buffer) {
+    this.trajectory_id = event.trajectory_id;
+    this.sequence_number = event.sequence_number;
+    this.event_type = event.event_type;
+    this.turn = event.turn;
+    this.created_at = event.created_at;
+    this.fencing_token = event.fencing_token;
+    this.payload_sha256 = event.payload_sha256;
+    this.payload_bytes = payload_bytes;
+    this.cryptographic_hash = event.cryptographic_hash;
+  }
+
+  get payload(): JsonObject {
+    this.#payload ??= JSON.parse(this.payload_bytes.toString('utf8')) as JsonObject;
+    return this.#payload;
+  }
+}
+
+const REDACTED = Buffer.from('{"$redacted":');
+
+/** Is this what stands for a payload after an erasure? It has one key. */
+export function isRedacted(payload_bytes: Uint8Array): boolean {
+  return REDACTED.equals(payload_bytes.subarray(0, REDACTED.length));
+}
+
+/** The line of an event with its newline, in UTF-8, from the payload's bytes as they are. */
+export function lineOfProven(event: ProvenEvent): Buffer {
+  const [head, tail] = lineAround(event);
+  return Buffer.concat([Buffer.from(head), event.payload_bytes, Buffer.from(`${tail}\n`)]);
+}
 
 /** What the next event of a trajectory must follow. */
 export type Link = Pick<
@@ -120,11 +178,6 @@ export function linkBefore(
 ): Link {
   const nothing = { turn: 0, created_at: '', fencing_token: 0 };
   return { trajectory_id, sequence_number: sequence_number - 1, ...nothing, cryptographic_hash: previous_hash };
-}
-
-/** Is this what stands for a payload after an erasure? */
-export function isRedacted(payload: JsonObject): boolean {
-  return Object.hasOwn(payload, '$redacted');
 }
 
 /**

@@ -39,6 +39,11 @@ export function mayHoldStub(canonicalPayload: string): boolean {
   return canonicalPayload.includes('$blob":') && canonicalPayload.includes('"$blob":');
 }
 
+/** `stubsOf`, of a payload whose canonical bytes are at hand: without a stub it is not looked into. */
+export function stubsIn(event: { readonly payload: JsonObject; readonly payload_bytes: Buffer }): BlobRef[] {
+  return event.payload_bytes.includes('"$blob":') ? stubsOf(event.payload) : [];
+}
+
 /**
  * All stubs of a payload, in canonical order.
  *

@@ -1,6 +1,6 @@
 /** Reads trajectories back from warm: which there are, and their events in order, page by page. */
-import type { JsonObject } from '../schemas/canonical.ts';
-import type { ProvenEvent } from '../schemas/event.ts';
+import { canonicalJson, type JsonObject } from '../schemas/canonical.ts';
+import { LazyEvent, type ProvenEvent } from '../schemas/event.ts';
 import type { TrajectoryId } from '../schemas/ids.ts';
 import { statement, type WarmPool } from './pool.ts';
 
@@ -56,7 +56,7 @@ export async function warmRangeOf(
   return first === null || last === null ? undefined : { first, last };
 }
 
-type EventRow = Omit<ProvenEvent, 'payload'> & {
+type EventRow = Omit<ProvenEvent, 'payload' | 'payload_bytes'> & {
   readonly payload: JsonObject | null;
   readonly payload_exact: Buffer | null;
 };
@@ -74,8 +74,8 @@ const PAGE_ROWS = 64;
 /** The next events of a trajectory behind a number that warm has, in order; none where it has no more. Nothing is proven. */
 export async function readPage(pool: WarmPool, trajectory_id: TrajectoryId, after: number): Promise<ProvenEvent[]> {
   const rows = await pool.lend((session) => session.query(PAGE, [trajectory_id, after, PAGE_ROWS]));
-  return rows.map(({ payload, payload_exact, ...event }) => ({
-    ...event,
-    payload: payload ?? (JSON.parse(payload_exact?.toString('utf8') ?? '{}') as JsonObject),
-  }));
+  return rows.map(
+    ({ payload, payload_exact, ...event }) =>
+      new LazyEvent(event, payload_exact ?? Buffer.from(canonicalJson(payload))),
+  );
 }

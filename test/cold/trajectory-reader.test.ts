@@ -9,9 +9,9 @@ import { findInCold, segmentsOfTrajectories } from '../../cold/locate.ts';
 import type { ObjectStore } from '../../cold/object-store.ts';
 import { SegmentReader } from '../../cold/segment-reader.ts';
 import { readColdTrajectory } from '../../cold/trajectory-reader.ts';
-import { canonicalJson, type JsonObject } from '../../schemas/canonical.ts';
+import type { JsonObject } from '../../schemas/canonical.ts';
 import { isVarveError } from '../../schemas/errors.ts';
-import type { ProvenEvent, TrajectoryEvent } from '../../schemas/event.ts';
+import { formatEventLine, lineOfProven, type ProvenEvent, type TrajectoryEvent } from '../../schemas/event.ts';
 import type { TrajectoryId } from '../../schemas/ids.ts';
 import { rowOf } from '../../schemas/parquet.ts';
 import { chain, type Draft, GENESIS, idAt, offloadedRun, PLACE, runOf, textOf } from '../support/cold-rows.ts';
@@ -53,14 +53,11 @@ describe('cold trajectory reader', () => {
   }
 
   /** The same events, byte for byte. */
-  function assertSame(found: readonly TrajectoryEvent[], wanted: readonly TrajectoryEvent[]): void {
-    const picture = ({ payload, ...event }: TrajectoryEvent) => ({ ...event, payload: canonicalJson(payload) });
+  function assertSame(found: readonly ProvenEvent[], wanted: readonly TrajectoryEvent[]): void {
+    assert.deepEqual(found.map(formatEventLine), wanted.map(formatEventLine));
     assert.deepEqual(
-      found.map((event) => {
-        const { payload_sha256: _, ...rest } = event as ProvenEvent;
-        return picture(rest);
-      }),
-      wanted.map(picture),
+      found.map((event) => lineOfProven(event).toString()),
+      wanted.map((event) => `${formatEventLine(event)}\n`),
     );
   }
 
