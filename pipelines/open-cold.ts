@@ -9,14 +9,15 @@ import { DuckDb } from '../cold/duckdb.ts';
 import type { ObjectStore } from '../cold/object-store.ts';
 import { openStore, parseStoreUrl } from '../cold/open-store.ts';
 import { TableLog } from '../cold/table-log.ts';
+import type { Snapshot } from '../cold/table-log-plan.ts';
 import type { Config } from '../schemas/config.ts';
 import { isVarveError } from '../schemas/errors.ts';
 import { MIB } from '../schemas/limits.ts';
 
 export type OpenCold = AsyncDisposable & {
   readonly store: ObjectStore;
-  /** undefined: nothing was compacted yet. */
-  readonly table: TableLog | undefined;
+  /** The table and its newest snapshot; undefined: nothing was compacted yet. */
+  readonly table: { readonly log: TableLog; readonly snapshot: Snapshot } | undefined;
 };
 
 /** For checkpoints of the table log, and nothing else. */
@@ -34,10 +35,11 @@ export async function openCold({ cold }: Config, signal: AbortSignal): Promise<O
   parts.take({ [Symbol.asyncDispose]: async () => await (await opening)?.close() });
   const options = { tempDir: join(scratchDir, 'spill'), memoryLimitBytes: DUCK_BYTES };
   const duck = () => (opening ??= DuckDb.open(options));
-  const table = await TableLog.open(store, { duck, scratchDir, signal }).catch((error: unknown) => {
+  const log = await TableLog.open(store, { duck, scratchDir, signal }).catch((error: unknown) => {
     if (isVarveError(error, 'COLD_NO_TABLE')) return undefined;
     throw error;
   });
+  const table = log === undefined ? undefined : { log, snapshot: await log.snapshot({ signal }) };
   const dispose = parts.keep();
   return { store, table, [Symbol.asyncDispose]: dispose };
 }

@@ -7,6 +7,7 @@
  * Exit code 3 where something is missing and was told, 5 where something must not be trusted.
  */
 import { resolve } from 'node:path';
+import { createInterface } from 'node:readline';
 import { BlobStore } from '../hot/blobs.ts';
 import type { Config } from '../schemas/config.ts';
 import { isVarveError, VarveError } from '../schemas/errors.ts';
@@ -83,11 +84,12 @@ function checkOptions({ out, into, blobs, dryRun }: RestoreOptions): Pick<Restor
 
 async function namesIn(path: string): Promise<string[]> {
   const names: string[] = [];
-  for await (const line of readLines(path === STDIO ? '/dev/stdin' : path)) {
-    const name = line.text?.trim() ?? '';
-    if (name !== '' && !name.startsWith('#')) names.push(name);
+  if (path === STDIO) {
+    for await (const line of createInterface({ input: process.stdin })) names.push(line);
+  } else {
+    for await (const { text = '' } of readLines(path)) names.push(text);
   }
-  return names;
+  return names.map((name) => name.trim()).filter((name) => name !== '' && !name.startsWith('#'));
 }
 
 async function dryRun(tiers: Tiers, ids: readonly TrajectoryId[], json: boolean, signal: AbortSignal): Promise<number> {

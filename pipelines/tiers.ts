@@ -106,11 +106,7 @@ export class Tiers implements AsyncDisposable {
       const isWarmAsked = only === 'warm' || (only === undefined && (await isWarmThere(config)));
       const warm = isWarmAsked ? await ask('warm', () => openWarm(config)) : undefined;
       const table = only === undefined || only === 'cold' ? cold?.table : undefined;
-      const snapshot = await table?.snapshot({ signal });
-      const side =
-        cold === undefined || table === undefined || snapshot === undefined
-          ? undefined
-          : new ColdSide(cold.store, table, snapshot);
+      const side = cold && table && new ColdSide(cold.store, table.log, table.snapshot);
       const found = only === undefined || only === 'hot' ? await findLogs(config.hot.logs) : [];
       const logs = found.filter((directory) => directory !== except);
       return new Tiers({ only, cold: side, warm: warm?.pool, logs, store: cold?.store }, open, troubles);

@@ -10,6 +10,7 @@ import { Command, InvalidArgumentError } from 'commander';
 import { appendOne } from './append-one.ts';
 import { open } from './open.ts';
 import { pool } from './pool.ts';
+import { restore } from './restore.ts';
 import { peerVersion } from './stores/peer-package.ts';
 import { loadPeers } from './stores/peers.ts';
 import { type MachineFacts, machineFacts } from './support/machine.ts';
@@ -21,7 +22,7 @@ import { tail } from './tail.ts';
 import { throughput } from './throughput.ts';
 import { writeAmplification } from './write-amplification.ts';
 
-const MEASUREMENTS: readonly Measurement[] = [appendOne, throughput, writeAmplification, tail, pool, open];
+const MEASUREMENTS: readonly Measurement[] = [appendOne, throughput, writeAmplification, tail, pool, open, restore];
 const ROUNDS = 10;
 const ROUNDS_QUICK = 3;
 
