@@ -79,6 +79,7 @@ export class TrajectoryReading implements AsyncIterable<ProvenEvent> {
   async *[Symbol.asyncIterator](): AsyncGenerator<ProvenEvent> {
     let idle = 0;
     let failures = 0;
+    let missedAt = 0;
     for (let round = 0; ; round++) {
       const before = this.#next;
       this.#known = 0;
@@ -90,6 +91,11 @@ export class TrajectoryReading implements AsyncIterable<ProvenEvent> {
         yield* this.#hot();
         failures = this.#next > before ? 0 : failures;
       } catch (error) {
+        // The files of an older snapshot may have been rewritten into others since.
+        if (isVarveError(error, 'COLD_OBJECT_MISSING') && missedAt !== this.#next) {
+          missedAt = this.#next;
+          continue;
+        }
         const hasMoved = this.#next > before;
         failures = hasMoved ? 1 : failures + 1;
         // Not `retry`: what was handed out cannot be taken back, so it goes on behind that.

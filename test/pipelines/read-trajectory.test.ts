@@ -1,5 +1,7 @@
 /** Reading a trajectory over all tiers while it moves: every event once, in order, or an error that says what is wrong. */
 import assert from 'node:assert/strict';
+import { rmSync } from 'node:fs';
+import { parquetKey } from '../../cold/table-keys.ts';
 import { HotLog } from '../../hot/log.ts';
 import { loadConfig } from '../../pipelines/config.ts';
 import { TrajectoryReading } from '../../pipelines/read-trajectory.ts';
@@ -7,9 +9,10 @@ import { type Tier, Tiers } from '../../pipelines/tiers.ts';
 import { isVarveError } from '../../schemas/errors.ts';
 import { formatEventLine, type TrajectoryEvent } from '../../schemas/event.ts';
 import { newTrajectoryId, type TrajectoryId } from '../../schemas/ids.ts';
+import { KIB } from '../../schemas/limits.ts';
 import { event } from '../hot/support/hot.ts';
 import { ColdPlace } from '../support/cold-place.ts';
-import { textOf } from '../support/cold-rows.ts';
+import { offloadedRun, textOf } from '../support/cold-rows.ts';
 import { Random } from '../support/seed.ts';
 import { exec } from '../support/sidecar-warm.ts';
 import { Place, SERVED } from './support.ts';
@@ -123,6 +126,25 @@ describe('reading a trajectory', () => {
     assert.ifError(error);
     assertSame(lines, events);
     assert.deepEqual([parts, losses], [['warm 1-128', 'cold 129-200'], []]);
+  });
+
+  it('finds its events again where the files of its snapshot are rewritten under it', async () => {
+    const id = newTrajectoryId();
+    const events = await write(id, 40);
+    await cold.keep(events, 1, 25);
+    await cold.keep(events, 26, 40);
+    const { run } = offloadedRun(events, 16 * KIB);
+    const meanwhile = async (seen: number) => {
+      if (seen === 10) await cold.rewrite(run);
+    };
+    const { lines, parts, error } = await read(id, { meanwhile, only: 'cold' });
+    assert.ifError(error);
+    assertSame(lines, events);
+    assert.deepEqual(parts, ['cold 1-40']);
+    const [file] = (await cold.table.log.snapshot()).files.values();
+    rmSync(place.temp.join('cold', parquetKey(file?.stem ?? '')));
+    const missing = await read(id, { only: 'cold' });
+    assert.ok(isVarveError(missing.error, 'COLD_OBJECT_MISSING'), String(missing.error));
   });
 
   it('goes on in warm where hot trims what it was about to read', async () => {
