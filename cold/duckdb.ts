@@ -11,19 +11,19 @@
  * Errors leave as VarveErrors. DuckDB's own text may quote what a file holds, so it is only their `cause`; but for SQL
  * of users, who wrote it and may read what it reads.
  */
-import {
-  type DuckDBConnection,
-  type DuckDBDataChunk,
+import type {
+  DuckDBConnection,
+  DuckDBDataChunk,
   DuckDBInstance,
-  type DuckDBPreparedStatement,
-  type DuckDBResult,
-  type JS,
-  StatementType,
+  DuckDBPreparedStatement,
+  DuckDBResult,
+  DuckDBValue,
+  JS,
 } from '@duckdb/node-api';
 import { type ErrorCode, VarveError } from '../schemas/errors.ts';
 import { MIB } from '../schemas/limits.ts';
 import { refuseAborted } from './body.ts';
-import { type Cell, cellOf } from './duckdb-cells.ts';
+import type { Cell } from './duckdb-cells.ts';
 import { makeFolder } from './files.ts';
 
 export type DuckDbOptions = {
@@ -66,6 +66,9 @@ export type CellBlock = {
   readonly cells: () => Generator<Cell[], void>;
 };
 
+/** An instance, or a way to one that is taken when it is needed, and may be taken again. */
+export type DuckSource = DuckDb | (() => Promise<DuckDb>);
+
 const INTERRUPT_EVERY_MS = 20;
 const DEFAULTS = { memoryLimitBytes: 256 * MIB, threads: 1 } as const;
 
@@ -87,6 +90,8 @@ export class DuckDb implements AsyncDisposable {
     try {
       // For its owner alone: what is spilled are payloads.
       await makeFolder(options.tempDir);
+      // Loaded when it is needed: the binding takes 30 MB of memory, which most commands do without.
+      const { DuckDBInstance } = await import('@duckdb/node-api');
       const instance = await DuckDBInstance.create(':memory:', {
         autoinstall_known_extensions: 'false',
         autoload_known_extensions: 'false',
@@ -157,6 +162,7 @@ export class DuckDb implements AsyncDisposable {
   async #prepareReading(sql: string): Promise<DuckDBPreparedStatement> {
     const statements = await this.#connection.extractStatements(sql);
     const only = statements.count === 1 ? await statements.prepare(0) : undefined;
+    const { StatementType } = await import('@duckdb/node-api');
     if (only?.statementType === StatementType.SELECT) return only;
     // EXPLAIN ANALYZE runs what it explains.
     const explained = only?.statementType === StatementType.EXPLAIN ? EXPLAIN.exec(sql)?.[1] : undefined;
@@ -176,14 +182,15 @@ export class DuckDb implements AsyncDisposable {
     await turn.before;
     try {
       const result = await this.#guarded(options, start);
+      const { cellOf } = await import('./duckdb-cells.ts');
       // Names that differ, for rows that become objects.
       const types = result.columnTypes();
       const columns = result.deduplicatedColumnNames().map((name, i) => ({ name, type: String(types[i]) }));
       let chunk = await this.#guarded(options, () => result.fetchChunk());
-      yield blockOf(columns, chunk);
+      yield blockOf(columns, chunk, cellOf);
       while (chunk !== null && chunk.rowCount > 0) {
         chunk = await this.#guarded(options, () => result.fetchChunk());
-        if (chunk !== null && chunk.rowCount > 0) yield blockOf(columns, chunk);
+        if (chunk !== null && chunk.rowCount > 0) yield blockOf(columns, chunk, cellOf);
       }
     } finally {
       turn.end();
@@ -326,7 +333,11 @@ function allowedList(paths: readonly string[]): string {
   return `[${[...new Set(texts)].join(', ')}]`;
 }
 
-function blockOf(columns: readonly ResultColumn[], chunk: DuckDBDataChunk | null): CellBlock {
+function blockOf(
+  columns: readonly ResultColumn[],
+  chunk: DuckDBDataChunk | null,
+  cellOf: (value: DuckDBValue) => Cell,
+): CellBlock {
   return {
     columns,
     rows: chunk?.rowCount ?? 0,

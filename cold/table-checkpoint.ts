@@ -13,7 +13,7 @@ import { isVarveError, VarveError } from '../schemas/errors.ts';
 import { failpoint } from '../schemas/failpoint.ts';
 import { KIB } from '../schemas/limits.ts';
 import { collect, fileBody, sha256Of } from './body.ts';
-import { type DuckDb, sqlText } from './duckdb.ts';
+import { type DuckDb, type DuckSource, sqlText } from './duckdb.ts';
 import { FILE_MODE, makeFolder } from './files.ts';
 import type { CallOptions, ObjectStore } from './object-store.ts';
 import { SCRATCH_PREFIX } from './parquet-writer.ts';
@@ -31,7 +31,7 @@ export type CheckpointHint = {
   readonly sha256: string;
 };
 
-export type Workshop = { readonly duck: DuckDb; readonly scratchDir: string };
+export type Workshop = { readonly duck: DuckSource; readonly scratchDir: string };
 
 const TEXTS = 'MAP(VARCHAR, VARCHAR)';
 const COLUMNS = {
@@ -62,7 +62,7 @@ export async function writeCheckpoint(
   return await inScratch(workshop.scratchDir, async (folder) => {
     const actions = checkpointActions(snapshot);
     const path = join(folder, 'checkpoint.parquet');
-    await writeParquet(workshop.duck, folder, path, actions, options);
+    await writeParquet(await duckOf(workshop), folder, path, actions, options);
     const body = await fileBody(path);
     const sha256 = await sha256Of(body, options.signal);
     const key = checkpointKey(snapshot.version);
@@ -112,7 +112,7 @@ export async function readCheckpoint(
     const actions: Action[] = [];
     const columns = NAMES.map((name) => `CAST(to_json("${name}") AS VARCHAR) AS "${name}"`).join(', ');
     const sql = `SELECT ${columns} FROM read_parquet([${sqlText(path)}], hive_partitioning = false)`;
-    for await (const block of workshop.duck.blocks(sql, options)) {
+    for await (const block of (await duckOf(workshop)).blocks(sql, options)) {
       for (const row of block) {
         const kind = NAMES.find((name) => row[name] !== null);
         if (kind === undefined) throw invalid(key, 'has a row without an action');
@@ -179,4 +179,8 @@ async function sha256Stored(store: ObjectStore, key: string, options: CallOption
 function invalid(key: string, text: string): VarveError {
   const message = `checkpoint ${key} ${text}; it may be deleted with _last_checkpoint, the commits hold everything`;
   return new VarveError('COLD_LOG_INVALID', message, { key });
+}
+
+async function duckOf({ duck }: Workshop): Promise<DuckDb> {
+  return typeof duck === 'function' ? await duck() : duck;
 }

@@ -13,9 +13,9 @@ import { isVarveError, VarveError } from '../schemas/errors.ts';
 import { failpoint } from '../schemas/failpoint.ts';
 import { collect, refuseAborted } from './body.ts';
 import { readSegments } from './data-file.ts';
-import type { DuckDb } from './duckdb.ts';
+import type { DuckSource } from './duckdb.ts';
 import type { CallOptions, ObjectStore, PutOutcome } from './object-store.ts';
-import type { Segment } from './segments.ts';
+import type { Segment, SegmentList } from './segments.ts';
 import { COMMIT_BYTES_MAX, type Commit, checkKnown, formatCommit, newTable, parseCommit } from './table-actions.ts';
 import { readCheckpoint, readHint, writeCheckpoint } from './table-checkpoint.ts';
 import { commitKey, LOG_FOLDER, versionOfKey } from './table-keys.ts';
@@ -35,7 +35,7 @@ import {
 
 export type TableLogOptions = CallOptions & {
   /** For checkpoints. Not closed with the log. */
-  readonly duck: DuckDb;
+  readonly duck: DuckSource;
   /** Folder for copies of checkpoints. */
   readonly scratchDir: string;
   /** Commits from one checkpoint to the next; more make a first snapshot slower. @default 100 */
@@ -78,7 +78,7 @@ export class TableLog {
   #older: readonly Snapshot[] = [];
   #checkpointVersion: number | undefined;
   /** By path; the one asked for last is last. Files never change. */
-  readonly #segments = new Map<string, readonly Segment[]>();
+  readonly #segments = new Map<string, SegmentList>();
   #cachedSegments = 0;
 
   private constructor(store: ObjectStore, options: TableLogOptions) {
@@ -174,20 +174,24 @@ export class TableLog {
 
   /** What a live file holds, proven by its tags. @throws VarveError COLD_SEGMENTS_INVALID, STORE_MISSING */
   async segmentsOf(file: LiveFile, options: CallOptions = {}): Promise<readonly Segment[]> {
+    return (await this.segmentListOf(file, options)).segments;
+  }
+
+  /** As `segmentsOf`, with where the rows lie in the file. */
+  async segmentListOf(file: LiveFile, options: CallOptions = {}): Promise<SegmentList> {
     const { path } = file.add;
-    const loaded =
-      this.#segments.get(path) ?? (await readSegments(this.#store, file.stem, file.segments, options)).segments;
+    const loaded = this.#segments.get(path) ?? (await readSegments(this.#store, file.stem, file.segments, options));
     // Somebody else may have loaded it meanwhile.
-    const segments = this.#segments.get(path) ?? loaded;
-    if (!this.#segments.has(path)) this.#cachedSegments += segments.length;
+    const list = this.#segments.get(path) ?? loaded;
+    if (!this.#segments.has(path)) this.#cachedSegments += list.segments.length;
     this.#segments.delete(path);
-    this.#segments.set(path, segments);
-    for (const [oldest, { length }] of this.#segments) {
+    this.#segments.set(path, list);
+    for (const [oldest, { segments }] of this.#segments) {
       if (this.#cachedSegments <= CACHED_SEGMENTS_MAX) break;
       this.#segments.delete(oldest);
-      this.#cachedSegments -= length;
+      this.#cachedSegments -= segments.length;
     }
-    return segments;
+    return list;
   }
 
   async #findOverlap(

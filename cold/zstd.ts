@@ -14,6 +14,13 @@ export async function packFrame(plain: Uint8Array): Promise<Buffer> {
   return await compress(Buffer.from(plain.buffer, plain.byteOffset, plain.byteLength), LEVEL);
 }
 
+/** The plain bytes of one frame, whoever packed it. @throws FrameError */
+export async function unpackFrame(packed: Uint8Array): Promise<Buffer> {
+  return await decompress(Buffer.from(packed.buffer, packed.byteOffset, packed.byteLength)).catch((error: unknown) => {
+    throw new FrameError(error instanceof Error ? error.message : String(error));
+  });
+}
+
 /** Frames of FRAME_BYTES_MAX plain bytes each, the last one shorter; one empty frame for no bytes at all. */
 export async function* pack(
   plain: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
@@ -31,9 +38,7 @@ export async function* unpack(packed: AsyncIterable<Uint8Array>): AsyncGenerator
   const splitter = new FrameSplitter();
   for await (const chunk of packed) {
     for (const frame of splitter.push(chunk)) {
-      const plain = await decompress(frame).catch((error: unknown) => {
-        throw new FrameError(error instanceof Error ? error.message : String(error));
-      });
+      const plain = await unpackFrame(frame);
       if (plain.byteLength > 0) yield plain;
     }
   }

@@ -7,6 +7,7 @@ import { addLooks } from './cli/look.ts';
 import { type ConfigFlag, fileOf, positive, whole } from './cli/options.ts';
 import { addQuarantine } from './cli/quarantine.ts';
 import { addQuery } from './cli/query.ts';
+import { addRestore } from './cli/restore.ts';
 import { loadConfig } from './config.ts';
 import { runMigrate } from './run-migrate.ts';
 import { runSidecar } from './run-sidecar.ts';
@@ -78,6 +79,7 @@ export function buildProgram(signal: AbortSignal): Command {
   addLooks(program, signal);
   addCompact(program, signal);
   addImport(program, signal);
+  addRestore(program, signal);
   addQuarantine(program, signal);
   addQuery(program, signal);
 

@@ -6,7 +6,7 @@ import { constants } from 'node:fs';
 import { access, readdir, stat, statfs } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import { dirname, join, resolve } from 'node:path';
-import { openStore, parseStoreUrl } from '../cold/open-store.ts';
+import { parseStoreUrl } from '../cold/open-store.ts';
 import { fileSystemOf } from '../hot/disk.ts';
 import { findHolder, readWriterFile } from '../hot/holder.ts';
 import { type LogFile, readLogFile } from '../hot/meta.ts';
@@ -21,6 +21,7 @@ import { migrationPlan } from '../warm/migrate.ts';
 import { openPool, type Session, statement } from '../warm/pool.ts';
 import { isAlive } from '../warm/postmaster.ts';
 import type { Finding, HotFacts, WarmFacts, WarmState } from './doctor-plan.ts';
+import { openColdStore } from './open-cold.ts';
 
 const WRITE_BUFFER_BYTES = 16 * MIB;
 const ASK_MS = 500;
@@ -156,11 +157,11 @@ async function warmState(session: Session): Promise<WarmState> {
  * Can the store be used? Of a folder its mode tells. One behind a network is asked as a sidecar asks it at its start:
  * it puts a probe and removes it again, the one thing that a doctor writes.
  */
-export async function judgeStore(url: string): Promise<Finding> {
+export async function judgeStore(config: Config): Promise<Finding> {
   try {
-    const address = parseStoreUrl(url);
+    const address = parseStoreUrl(config.cold.store);
     if (address.kind === 's3') {
-      await using store = await openStore(url);
+      await using store = await openColdStore(config);
       return { level: 'ok', subject: store.url, what: 'it answers, and keeps conditional puts' };
     }
     const path = resolve(address.path);

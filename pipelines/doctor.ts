@@ -36,7 +36,7 @@ export async function doctor(config: Config, options: DoctorOptions): Promise<nu
     const facts = await hotFacts(directory);
     findings.push(...judgeHot(await withCopy(facts, options.copy)));
   }
-  if (!options.hotOnly) findings.push(...judgeWarm(await warmFacts(config)), await judgeStore(config.cold.store));
+  if (!options.hotOnly) findings.push(...judgeWarm(await warmFacts(config)), await judgeStore(config));
   const all: Fixed[] = [];
   for (const finding of findings) all.push(options.fix ? await fixed(finding) : finding);
   if (options.json) printJson({ findings: all });

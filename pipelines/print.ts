@@ -25,7 +25,7 @@ export function print(text: string): void {
 }
 
 /** For output of any length: resolves when there is room for more, so that a slow reader fills no memory. */
-export async function printFlowing(text: string): Promise<void> {
+export async function printFlowing(text: string | Uint8Array): Promise<void> {
   if (!process.stdout.write(text)) await once(process.stdout, 'drain');
 }
 

@@ -2,21 +2,22 @@
  * `varve show`: a trajectory's transcript, turn by turn, as Markdown or JSON, or its events as JSONL.
  *
  * It is read twice: once for what it has come to (which calls are still open, the totals), once for what it says, so
- * that memory does not grow with its length. The first events may be elsewhere; that is said. Of a damaged log what is
+ * that memory does not grow with its length. The first events may be elsewhere; that is said. Of a damaged one what is
  * whole is shown, and then the damage named.
  */
 import type { Config } from '../schemas/config.ts';
-import { isVarveError, type VarveError } from '../schemas/errors.ts';
+import { ERROR_CODES, isVarveError, type VarveError } from '../schemas/errors.ts';
 import { formatEventLine, type TrajectoryEvent } from '../schemas/event.ts';
 import { apply, INITIAL_RECORD, type TrajectoryRecord } from '../schemas/fold.ts';
 import { KIB } from '../schemas/limits.ts';
 import { stubsOf } from '../schemas/stubs.ts';
 import { type FoundSource, findTrajectory } from './find-trajectory.ts';
 import { printFlowing } from './print.ts';
+import type { Tier } from './tiers.ts';
 import { describeEvent, type Entry, markdownOf, type Reach, type Totals, totalsOf } from './transcript.ts';
 
 export type ShowOptions = {
-  readonly from: 'hot' | 'warm' | undefined;
+  readonly from: Tier | undefined;
   readonly format: 'markdown' | 'json' | 'jsonl';
   /** Show every text whole. */
   readonly full: boolean;
@@ -54,7 +55,8 @@ async function* wholeEvents(source: FoundSource): AsyncGenerator<TrajectoryEvent
   try {
     yield* source.events();
   } catch (error) {
-    if (isVarveError(error, 'HOT_DAMAGED')) return error;
+    // Whatever tier it is in; what cannot be asked is no damage.
+    if (isVarveError(error) && ERROR_CODES[error.code].exit === 5) return error;
     throw error;
   }
   return undefined;

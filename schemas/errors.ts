@@ -103,6 +103,8 @@ export const ERROR_CODES = {
   /** A data file is not what was written. */
   COLD_FILE_DIFFERS: DAMAGE,
   COLD_SEGMENTS_INVALID: DAMAGE,
+  /** The newest snapshot names it, and it is not in the store. */
+  COLD_OBJECT_MISSING: DAMAGE,
   COLD_NO_TABLE: USAGE,
   COLD_NO_VERSION: USAGE,
   /** SQL of a user that DuckDB refused, in DuckDB's own words, or that would do more than read. */
@@ -121,6 +123,17 @@ export const ERROR_CODES = {
   COLD_WENT_BACK: DAMAGE,
   /** This run slept past its claims; nothing more of it is committed. */
   COLD_CLAIM_LAPSED: LATER,
+
+  // A trajectory over all tiers.
+  /** Events in the middle of it are in no tier. */
+  TRAJECTORY_GAP: DAMAGE,
+  /** What a tier has does not follow what another one has, or is not what its hashes say. */
+  TRAJECTORY_BROKEN: DAMAGE,
+  /** Two logs have different events of one number, and nothing decides between them. */
+  TRAJECTORY_FORK: DAMAGE,
+
+  // What a command writes for its caller.
+  OUTPUT_UNWRITABLE: ENVIRONMENT,
 
   // The warm tier: its server and its schema.
   WARM_NO_SERVER: ENVIRONMENT,

@@ -39,6 +39,11 @@ export function mayHoldStub(canonicalPayload: string): boolean {
   return canonicalPayload.includes('$blob":') && canonicalPayload.includes('"$blob":');
 }
 
+/** `stubsOf`, of a payload whose canonical bytes are at hand: without a stub it is not looked into. */
+export function stubsIn(event: { readonly payload: JsonObject; readonly payload_bytes: Buffer }): BlobRef[] {
+  return event.payload_bytes.includes('"$blob":') ? stubsOf(event.payload) : [];
+}
+
 /**
  * All stubs of a payload, in canonical order.
  *
@@ -84,20 +89,53 @@ export function offload(payload: JsonObject, canonicalBytes: number, overBytes: 
     const message = `the payload has ${size} bytes after offloading; ${fitBytes} is the limit, and no string over ${NAME_BYTES_MAX} bytes is left to offload`;
     throw new VarveError('EVENT_TOO_LARGE', message, { bytes: size, limit: fitBytes });
   }
-  return { payload: replace(payload, '', bodies) as JsonObject, bodies: [...bodies.values()] };
+  const stubs = new Map(Array.from(bodies, ([pointer, { ref }]) => [pointer, { $blob: ref }]));
+  return { payload: replace(payload, '', stubs) as JsonObject, bodies: [...bodies.values()] };
 }
 
-function replace(value: Json, pointer: string, bodies: ReadonlyMap<string, OffloadedBody>): Json {
-  const body = bodies.get(pointer);
-  if (body !== undefined) return { $blob: body.ref };
+function replace(value: Json, pointer: string, others: ReadonlyMap<string, Json>): Json {
+  const other = others.get(pointer);
+  if (other !== undefined) return other;
   if (typeof value !== 'object' || value === null) return value;
-  if (Array.isArray(value)) return value.map((element, i) => replace(element, `${pointer}/${i}`, bodies));
+  if (Array.isArray(value)) return value.map((element, i) => replace(element, `${pointer}/${i}`, others));
   // A null prototype, so that a key such as `__proto__` stays a key.
   const copy: Record<string, Json> = Object.create(null);
   for (const [key, member] of Object.entries(value as JsonObject)) {
-    copy[key] = replace(member, `${pointer}/${escapePointer(key)}`, bodies);
+    copy[key] = replace(member, `${pointer}/${escapePointer(key)}`, others);
   }
   return copy;
+}
+
+/**
+ * The stubs that stand at these JSON pointers.
+ *
+ * @throws VarveError STUB_MALFORMED where something else stands at one of them
+ */
+export function stubsAt(payload: JsonObject, pointers: readonly string[]): Map<string, BlobRef> {
+  const found = new Map<string, BlobRef>();
+  for (const pointer of pointers) {
+    const value = valueAt(payload, pointer);
+    if (typeof value !== 'object' || value === null || !Object.hasOwn(value, '$blob')) {
+      throw new VarveError('STUB_MALFORMED', `no stub stands at ${pointer.slice(0, 200)}`, { pointer });
+    }
+    found.set(pointer, checkStub(value as JsonObject, pointer));
+  }
+  return found;
+}
+
+function valueAt(payload: JsonObject, pointer: string): Json | undefined {
+  let value: Json | undefined = payload;
+  for (const token of pointer.split('/').slice(1)) {
+    const key = token.replaceAll('~1', '/').replaceAll('~0', '~');
+    if (typeof value !== 'object' || value === null || !Object.hasOwn(value, key)) return undefined;
+    value = (value as JsonObject)[key];
+  }
+  return value;
+}
+
+/** The payload with these strings in the places that the pointers name. */
+export function putBack(payload: JsonObject, texts: ReadonlyMap<string, string>): JsonObject {
+  return replace(payload, '', texts) as JsonObject;
 }
 
 function checkStub(value: JsonObject, pointer: string): BlobRef {

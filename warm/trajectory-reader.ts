@@ -1,6 +1,6 @@
-/** Reads trajectories back from warm: which there are, and their events in order, streamed. */
-import type { JsonObject } from '../schemas/canonical.ts';
-import type { TrajectoryEvent } from '../schemas/event.ts';
+/** Reads trajectories back from warm: which there are, and their events in order, page by page. */
+import { canonicalJson, type JsonObject } from '../schemas/canonical.ts';
+import { LazyEvent, type ProvenEvent } from '../schemas/event.ts';
 import type { TrajectoryId } from '../schemas/ids.ts';
 import { statement, type WarmPool } from './pool.ts';
 
@@ -24,7 +24,39 @@ export async function findTrajectories(pool: WarmPool, prefix: string, most: num
   return await pool.lend((session) => session.query(FIND, [hex.padEnd(32, '0'), hex.padEnd(32, 'f'), most]));
 }
 
-type EventRow = Omit<TrajectoryEvent, 'payload'> & {
+/** How far warm ever took a trajectory; its events may be dropped since. */
+export type WarmHead = { readonly last_sequence_number: number; readonly held: number };
+
+const HEAD = statement<WarmHead>(
+  'trajectories.head',
+  `SELECT t.last_sequence_number,
+     (SELECT count(*) FROM quarantine q WHERE q.trajectory_id = t.trajectory_id AND q.state = 'held') AS held
+   FROM trajectories t WHERE t.trajectory_id = $1`,
+);
+
+/** undefined: warm has never seen it. */
+export async function warmHeadOf(pool: WarmPool, trajectory_id: TrajectoryId): Promise<WarmHead | undefined> {
+  const [head] = await pool.lend((session) => session.query(HEAD, [trajectory_id]));
+  return head;
+}
+
+const RANGE = statement<{ readonly first: number | null; readonly last: number | null }>(
+  'events.range',
+  `SELECT min(sequence_number) AS first, max(sequence_number) AS last FROM trajectory_events WHERE trajectory_id = $1`,
+);
+
+/** First and last number of the events that warm has now; undefined: none. */
+export async function warmRangeOf(
+  pool: WarmPool,
+  trajectory_id: TrajectoryId,
+): Promise<{ readonly first: number; readonly last: number } | undefined> {
+  const [{ first, last } = { first: null, last: null }] = await pool.lend((session) =>
+    session.query(RANGE, [trajectory_id]),
+  );
+  return first === null || last === null ? undefined : { first, last };
+}
+
+type EventRow = Omit<ProvenEvent, 'payload' | 'payload_bytes'> & {
   readonly payload: JsonObject | null;
   readonly payload_exact: Buffer | null;
 };
@@ -32,22 +64,18 @@ type EventRow = Omit<TrajectoryEvent, 'payload'> & {
 const PAGE = statement<EventRow>(
   'events.page',
   `SELECT trajectory_id, sequence_number, event_type, turn, created_at, fencing_token, payload, payload_exact,
-     encode(cryptographic_hash, 'hex') AS cryptographic_hash
+     encode(payload_sha256, 'hex') AS payload_sha256, encode(cryptographic_hash, 'hex') AS cryptographic_hash
    FROM trajectory_events WHERE trajectory_id = $1 AND sequence_number > $2 ORDER BY sequence_number LIMIT $3`,
 );
 
 /** Payloads have up to 1 MiB each. */
 const PAGE_ROWS = 64;
 
-/** Events of a trajectory that warm has, from its first on; those of dropped partitions are not among them. */
-export async function* readTrajectory(pool: WarmPool, trajectory_id: TrajectoryId): AsyncGenerator<TrajectoryEvent> {
-  for (let after = 0; ; ) {
-    const page = await pool.lend((session) => session.query(PAGE, [trajectory_id, after, PAGE_ROWS]));
-    for (const { payload, payload_exact, ...event } of page) {
-      yield { ...event, payload: payload ?? (JSON.parse(payload_exact?.toString('utf8') ?? '{}') as JsonObject) };
-    }
-    const last = page.at(-1);
-    if (last === undefined || page.length < PAGE_ROWS) return;
-    after = last.sequence_number;
-  }
+/** The next events of a trajectory behind a number that warm has, in order; none where it has no more. Nothing is proven. */
+export async function readPage(pool: WarmPool, trajectory_id: TrajectoryId, after: number): Promise<ProvenEvent[]> {
+  const rows = await pool.lend((session) => session.query(PAGE, [trajectory_id, after, PAGE_ROWS]));
+  return rows.map(
+    ({ payload, payload_exact, ...event }) =>
+      new LazyEvent(event, payload_exact ?? Buffer.from(canonicalJson(payload))),
+  );
 }

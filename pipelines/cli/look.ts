@@ -2,8 +2,9 @@
 import { type Command, Option } from 'commander';
 import { loadConfig } from '../config.ts';
 import { doctor } from '../doctor.ts';
-import { type ShowOptions, show } from '../show.ts';
+import { show } from '../show.ts';
 import { tail } from '../tail.ts';
+import { TIERS } from '../tiers.ts';
 import { verify } from '../verify.ts';
 import { type ConfigFlag, fileOf, type JsonFlag, positive } from './options.ts';
 
@@ -14,6 +15,7 @@ type ShowFlags = ConfigFlag &
   JsonFlag & {
     readonly hot?: string | true;
     readonly warm?: true;
+    readonly cold?: true;
     readonly full?: true;
     readonly format?: 'markdown' | 'jsonl';
   };
@@ -53,15 +55,17 @@ export function addLooks(program: Command, signal: AbortSignal): void {
     .description('a trajectory turn by turn: messages, replies, calls and their state, results, totals')
     .argument('<trajectory>', 'its id, or the beginning of it')
     .option('--hot [path]', 'from hot logs: a directory or a glob (hot.logs)')
-    .option('--warm', 'from the warm tier; without either: warm if it has it, else hot')
+    .option('--warm', 'from the warm tier alone')
+    .option('--cold', 'from the cold tier alone; without any: cold up to its head, then warm, then hot')
     .option('--full', 'every text whole')
     .addOption(new Option('--format <name>', 'markdown, or its events as jsonl').choices(['markdown', 'jsonl']))
     .option('--json', 'machine-readable output')
     .option('--config <file>', 'configuration file')
-    .action(async (id: string, { hot, warm, full, format, json, ...flags }: ShowFlags, self: Command) => {
-      if (hot !== undefined && warm !== undefined) self.error('either --hot or --warm');
+    .action(async (id: string, { hot, warm, cold, full, format, json, ...flags }: ShowFlags, self: Command) => {
+      const named = TIERS.filter((tier) => ({ hot, warm, cold })[tier] !== undefined);
+      if (named.length > 1) self.error('one of --hot, --warm and --cold');
       const { config } = await loadConfig({ ...fileOf(flags), flags: hotFlag(hot) });
-      const from: ShowOptions['from'] = hot !== undefined ? 'hot' : warm === true ? 'warm' : undefined;
+      const [from] = named;
       const shown = json === true ? 'json' : (format ?? 'markdown');
       await show(config, id.toLowerCase(), { from, format: shown, full: full === true }, signal);
     });

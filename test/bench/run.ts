@@ -14,6 +14,7 @@ import { fleet } from './fleet.ts';
 import { open } from './open.ts';
 import { pool } from './pool.ts';
 import { query } from './query.ts';
+import { restore } from './restore.ts';
 import { sidecarCost } from './sidecar-cost.ts';
 import { peerVersion } from './stores/peer-package.ts';
 import { loadPeers } from './stores/peers.ts';
@@ -40,6 +41,7 @@ const MEASUREMENTS: readonly Measurement[] = [
   appendBeside,
   fleet,
   query,
+  restore,
 ];
 const ROUNDS = 10;
 const ROUNDS_QUICK = 3;

@@ -3,10 +3,11 @@
 import type { Run } from '../../cold/row-check.ts';
 import type { JsonObject } from '../../schemas/canonical.ts';
 import { canonicalJson } from '../../schemas/canonical.ts';
-import { chainHash, formatEnvelope, GENESIS_HASH } from '../../schemas/chain.ts';
+import { chainHash, formatEnvelope, GENESIS_HASH, payloadSha256 } from '../../schemas/chain.ts';
 import { envelopeOf, type TrajectoryEvent } from '../../schemas/event.ts';
 import { parseTrajectoryId, type SequenceNumber, type TrajectoryId } from '../../schemas/ids.ts';
 import { type Placement, rowOf } from '../../schemas/parquet.ts';
+import { type OffloadedBody, offload } from '../../schemas/stubs.ts';
 
 export const GENESIS = Buffer.from(GENESIS_HASH).toString('hex');
 export const PLACE: Placement = { tenant: 'default', model_version: 'm-1' };
@@ -76,4 +77,23 @@ export function textOf(chars: number, seed: number): string {
     words[i] = state;
   }
   return Buffer.from(words.buffer).toString('base64').slice(0, chars);
+}
+
+/** As compaction writes it: strings over so many bytes are bodies of their own. */
+export function offloadedRun(
+  events: readonly TrajectoryEvent[],
+  overBytes: number,
+  previous_hash: string = GENESIS,
+  place = PLACE,
+): { readonly run: Run; readonly bodies: readonly OffloadedBody[] } {
+  const all: OffloadedBody[] = [];
+  const rows = events.map((event) => {
+    const text = canonicalJson(event.payload);
+    const { payload, bodies } = offload(event.payload, Buffer.byteLength(text), overBytes, Number.MAX_SAFE_INTEGER);
+    if (bodies.length === 0) return rowOf(event, place);
+    all.push(...bodies);
+    const original = { payload_sha256: payloadSha256(text), offloaded: bodies.map(({ pointer }) => pointer) };
+    return rowOf({ ...event, payload }, place, original);
+  });
+  return { run: { previous_hash, rows }, bodies: all };
 }
