@@ -92,7 +92,7 @@ async function checkImports(
     // A trajectory has one row.
     first.delete(trajectory_id);
     if (what !== undefined)
-      report({ kind: 'derived', key, trajectory_id: String(trajectory_id), sequence_number: 1, what });
+      report({ kind: 'derived', key, trajectory_id: trajectory_id as string, sequence_number: 1, what });
   }
 }
 

@@ -178,16 +178,11 @@ async function checkDerivedFiles(
 
 function segmentsOf(list: SegmentList | undefined, runs: readonly FoundRun[]): FileSegment[] {
   if (list === undefined) {
-    return runs.map(({ first_row: _, first_pace: first, last_pace: last, ...run }) => ({
-      ...run,
-      previous_hash: undefined,
-      first,
-      last,
-    }));
+    return runs.map((run) => ({ ...run, previous_hash: undefined, first: run.first_pace, last: run.last_pace }));
   }
   const firsts = new Map(runs.map((run) => [`${run.trajectory_id} ${run.first_sequence_number}`, run.first_pace]));
   const lasts = new Map(runs.map((run) => [`${run.trajectory_id} ${run.last_sequence_number}`, run.last_pace]));
-  return list.segments.map(({ row_groups: _, ...segment }) => ({
+  return list.segments.map((segment) => ({
     ...segment,
     first: firsts.get(`${segment.trajectory_id} ${segment.first_sequence_number}`),
     last: lasts.get(`${segment.trajectory_id} ${segment.last_sequence_number}`),

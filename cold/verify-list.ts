@@ -57,7 +57,7 @@ export async function checkedList(
   }
   const starts = startsOf(segments);
   const placed = placeSegments(
-    segments.map(({ row_groups: _, ...segment }, i) => ({ ...segment, first_row: starts[i] as number })),
+    segments.map((segment, i) => ({ ...segment, first_row: starts[i] as number })),
     list.row_groups,
   );
   const misplaced = segments.find(({ row_groups: [from, to] }, i) => {

@@ -36,19 +36,11 @@ export async function readRowGroups(duck: DuckDb, path: string, options: CallOpt
 /** Does this error say that the file is damaged, and not that the machine is in trouble? */
 export function isDamage(error: unknown, isOriginal: boolean): error is VarveError {
   if (!isVarveError(error)) return false;
-  switch (error.code) {
-    case 'COLD_SQL':
-    case 'COLD_FILE_DIFFERS':
-      return true;
-    case 'COLD_FILE_UNREADABLE':
-      return !isOriginal || error.details['kind'] !== 'IO Error';
-    case 'COLD_OUT_OF_MEMORY':
-    case 'COLD_ENGINE_FAILED':
-      // Lengths that are damaged ask for any amount of memory.
-      return !isOriginal;
-    default:
-      return false;
-  }
+  const { code, details } = error;
+  if (code === 'COLD_SQL' || code === 'COLD_FILE_DIFFERS') return true;
+  if (code === 'COLD_FILE_UNREADABLE') return !isOriginal || details['kind'] !== 'IO Error';
+  // Lengths that are damaged ask for any amount of memory.
+  return !isOriginal && (code === 'COLD_OUT_OF_MEMORY' || code === 'COLD_ENGINE_FAILED');
 }
 
 /** Everything in one scan. @throws VarveError: see `isDamage`; nothing of what came may be used then */
