@@ -12,7 +12,7 @@ import { MIB, PAYLOAD_BYTES_MAX } from '../schemas/limits.ts';
 import { stubsOf } from '../schemas/stubs.ts';
 import { blobKey, getBlob } from './blobs.ts';
 import { collect } from './body.ts';
-import { type DuckDb, type DuckRow, safeNumber } from './duckdb.ts';
+import type { DuckDb, DuckRow } from './duckdb.ts';
 import type { ColdProblem } from './findings.ts';
 import { Ledger } from './ledger.ts';
 import type { CallOptions, ObjectStore } from './object-store.ts';
@@ -54,7 +54,7 @@ export class Bodies {
     this.#ledger = new Ledger(path, TYPES);
   }
 
-  /** All rows of a file whose bytes are those that were written. */
+  /** All rows of a file. */
   async verifyFile(duck: DuckDb, path: string, key: string, report: Report, options: CallOptions = {}): Promise<void> {
     const sql = `SELECT trajectory_id, sequence_number, payload, payload_sha256, offloaded, blob_refs FROM ${sourceOf(path)}
       WHERE coalesce(len(blob_refs), 0) > 0 OR coalesce(len(offloaded), 0) > 0 OR contains(payload, '"$blob":')`;
@@ -185,5 +185,7 @@ function isMissingOrDamaged(error: unknown): error is Error & { readonly code: s
 }
 
 function eventOf(row: DuckRow): { trajectory_id: string; sequence_number: number } {
-  return { trajectory_id: row['trajectory_id'] as string, sequence_number: safeNumber(row['sequence_number']) };
+  // A row without them is named by the scan of all rows.
+  const { trajectory_id, sequence_number } = row;
+  return { trajectory_id: (trajectory_id ?? '') as string, sequence_number: Number(sequence_number ?? 0) };
 }

@@ -40,8 +40,8 @@ export type FileSegment = Omit<Segment, 'row_groups' | 'trajectory_id' | 'previo
 };
 
 export type VerifyFileOptions = LocalCopyOptions & {
-  /** Looks at the payloads of a file whose bytes are those that were written. @default nobody */
-  readonly onWholeFile?: ((path: string, report: (problem: ColdProblem) => void) => Promise<void>) | undefined;
+  /** Looks at the payloads of a file that can be read, to its last row. @default nobody */
+  readonly onReadable?: ((path: string, report: (problem: ColdProblem) => void) => Promise<void>) | undefined;
 };
 
 export async function verifyFile(
@@ -106,7 +106,7 @@ async function checkData(
   try {
     scanned = await scan(duck, toScan, key, list, options);
     findings.addAll(scanned.findings);
-    if (isOriginal) await options.onWholeFile?.(copy.path, report);
+    if (!scanned.hasHoles) await options.onReadable?.(copy.path, report);
   } catch (error) {
     if (!isDamage(error, isOriginal)) throw error;
     report({ kind: 'file', key, ...firstEventOf(file, list), what: 'the data file cannot be read as Parquet' });
@@ -125,7 +125,7 @@ async function checkData(
   return { events: scanned?.check.rows ?? 0, runs: scanned?.check.runs ?? [] };
 }
 
-type Scan = { readonly check: RowsCheck; readonly findings: Findings };
+type Scan = { readonly check: RowsCheck; readonly findings: Findings; readonly hasHoles: boolean };
 
 /** All rows: at once, or as far as they can be read. */
 async function scan(
@@ -140,9 +140,13 @@ async function scan(
   const through = async (parts: AsyncIterable<Part>): Promise<Scan> => {
     const findings = new Findings();
     const check = new RowsCheck(key, list, (problem) => findings.add(problem));
-    for await (const part of parts) check.add(part);
+    let hasHoles = false;
+    for await (const part of parts) {
+      check.add(part);
+      hasHoles ||= part.kind === 'hole';
+    }
     check.finish(rows);
-    return { check, findings };
+    return { check, findings, hasHoles };
   };
   const scanned = await through(wholeFile(duck, file, rows, options)).catch(async (error: unknown) => {
     if (!isDamage(error, file.isOriginal)) throw error;

@@ -163,7 +163,7 @@ class TableVerification {
       read += bytes;
       this.#progress(Math.min(read, file.add.size));
     };
-    const onWholeFile =
+    const onReadable =
       bodies === undefined
         ? undefined
         : (path: string, report: (problem: ColdProblem) => void) =>
@@ -173,7 +173,7 @@ class TableVerification {
       scratchDir,
       pathOf,
       onBytes,
-      onWholeFile,
+      onReadable,
     });
     // A file that is damaged may have broken the instance that read it.
     engine.isTrusted = verdict.findings.counts.file === undefined;

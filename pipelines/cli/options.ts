@@ -1,5 +1,7 @@
 /** Options that many commands share, and how their texts become values. */
 import { InvalidArgumentError } from 'commander';
+import type { SnapshotAt } from '../../cold/table-log.ts';
+import { parseSampleSize, type SampleSize } from '../../cold/verify-sample.ts';
 import type { TrajectoryId } from '../../schemas/ids.ts';
 import { parseTrajectoryId } from '../../schemas/ids.ts';
 
@@ -45,4 +47,18 @@ export function instant(text: string): string {
   const ms = Date.parse(text);
   if (!Number.isNaN(ms)) return new Date(ms).toISOString();
   throw new InvalidArgumentError('a time such as 2025-11-30T12:00:00Z is needed.');
+}
+
+/** A version of the cold tier's table, or the newest one of a time. */
+export function versionOrTime(text: string): SnapshotAt {
+  if (/^\d{1,15}$/.test(text)) return { version: Number(text) };
+  return { timeMs: Date.parse(instant(text)) };
+}
+
+export function sampleSize(text: string): SampleSize {
+  try {
+    return parseSampleSize(text);
+  } catch {
+    throw new InvalidArgumentError('a share such as 1%, or a number of files is needed.');
+  }
 }
