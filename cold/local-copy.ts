@@ -6,9 +6,13 @@ import { createHash } from 'node:crypto';
 import { mkdtemp, open, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { isVarveError } from '../schemas/errors.ts';
+import { MIB } from '../schemas/limits.ts';
+import { refuseAborted } from './body.ts';
 import { FILE_MODE, fileError } from './files.ts';
 import type { CallOptions, ObjectStore } from './object-store.ts';
 import { SCRATCH_PREFIX } from './parquet-writer.ts';
+
+const READ_BYTES = MIB;
 
 export type LocalCopy = AsyncDisposable & {
   readonly path: string;
@@ -33,19 +37,23 @@ export async function localCopy(
   key: string,
   options: LocalCopyOptions,
 ): Promise<LocalCopy | undefined> {
-  const there = options.pathOf?.(key);
-  const folder = there === undefined ? await scratchFolder(options.scratchDir) : undefined;
-  const remove = async () => {
-    if (folder !== undefined) await rm(folder, { recursive: true, force: true });
-  };
   try {
-    const path = there ?? join(folder as string, 'object');
-    const read = await readThrough(store, key, folder === undefined ? undefined : path, options);
+    const there = options.pathOf?.(key);
+    if (there !== undefined) {
+      const read = await readThrough(there, key, options);
+      return { path: there, ...read, [Symbol.asyncDispose]: async () => {} };
+    }
+    const folder = await scratchFolder(options.scratchDir);
+    const remove = () => rm(folder, { recursive: true, force: true });
+    const path = join(folder, 'object');
+    const read = await copyTo(path, store, key, options).catch(async (error: unknown) => {
+      await remove();
+      throw fileError(error, 'scratch folder');
+    });
     return { path, ...read, [Symbol.asyncDispose]: remove };
   } catch (error) {
-    await remove();
     if (isVarveError(error, 'STORE_MISSING')) return undefined;
-    throw fileError(error, 'scratch folder');
+    throw error;
   }
 }
 
@@ -57,25 +65,61 @@ async function scratchFolder(scratchDir: string): Promise<string> {
   }
 }
 
-async function readThrough(store: ObjectStore, key: string, to: string | undefined, options: LocalCopyOptions) {
-  const { signal, onBytes } = options;
-  const digest = createHash('sha256');
-  let bytes = 0;
-  let tail: Buffer = Buffer.alloc(0);
-  const handle = to === undefined ? undefined : await open(to, 'wx', FILE_MODE);
+type Read = Pick<LocalCopy, 'bytes' | 'sha256' | 'tail'>;
+
+/** What comes from the store, written to a file. */
+async function copyTo(path: string, store: ObjectStore, key: string, options: LocalCopyOptions): Promise<Read> {
+  const reading = new Reading(options);
+  const handle = await open(path, 'wx', FILE_MODE);
   try {
-    for await (const chunk of store.get(key, { signal })) {
-      digest.update(chunk);
-      bytes += chunk.byteLength;
-      tail = Buffer.concat([tail, chunk.subarray(-8)]).subarray(-8);
-      await handle?.writeFile(chunk);
-      onBytes?.(chunk.byteLength);
+    for await (const chunk of store.get(key, { signal: options.signal })) {
+      reading.take(chunk);
+      await handle.writeFile(chunk);
     }
   } catch (error) {
     // Its hash will tell; what came may be all that there is.
     if (!isVarveError(error, 'STORE_CORRUPT')) throw error;
   } finally {
-    await handle?.close();
+    await handle.close();
   }
-  return { bytes, sha256: digest.digest('hex'), tail };
+  return reading.end();
+}
+
+/** Through one buffer: those that a store hands out wait for the garbage collector. */
+async function readThrough(path: string, key: string, options: LocalCopyOptions): Promise<Read> {
+  const reading = new Reading(options);
+  const buffer = Buffer.allocUnsafe(READ_BYTES);
+  try {
+    await using handle = await open(path, 'r');
+    for (;;) {
+      refuseAborted(options.signal);
+      const { bytesRead } = await handle.read(buffer, 0, buffer.byteLength, null);
+      if (bytesRead === 0) return reading.end();
+      reading.take(buffer.subarray(0, bytesRead));
+    }
+  } catch (error) {
+    throw fileError(error, key);
+  }
+}
+
+class Reading {
+  readonly #digest = createHash('sha256');
+  readonly #onBytes: LocalCopyOptions['onBytes'];
+  #bytes = 0;
+  #tail: Buffer = Buffer.alloc(0);
+
+  constructor({ onBytes }: LocalCopyOptions) {
+    this.#onBytes = onBytes;
+  }
+
+  take(chunk: Uint8Array): void {
+    this.#digest.update(chunk);
+    this.#bytes += chunk.byteLength;
+    this.#tail = Buffer.concat([this.#tail, chunk.subarray(-8)]).subarray(-8);
+    this.#onBytes?.(chunk.byteLength);
+  }
+
+  end(): Read {
+    return { bytes: this.#bytes, sha256: this.#digest.digest('hex'), tail: this.#tail };
+  }
 }

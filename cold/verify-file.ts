@@ -25,6 +25,8 @@ export type FileVerdict = {
   readonly key: string;
   /** Events whose payload and hash were looked at. */
   readonly events: number;
+  /** Those of them with bodies in blobs, or without a payload after an erasure: only the chain covers these. */
+  readonly standIns: RowsCheck['standIns'];
   /** Of the list of segments; where it cannot be trusted, what the rows are. */
   readonly segments: readonly FileSegment[];
   readonly findings: Findings;
@@ -55,9 +57,9 @@ export async function verifyFile(
   const key = parquetKey(file.stem);
   const list = await checkedList(store, file, report, options);
   checkPlace(file, list, report);
-  const { events, runs } = await dataOf(store, duck, file, list, findings, options);
+  const { runs, ...counts } = await dataOf(store, duck, file, list, findings, options);
   await checkDerivedFiles(store, duck, file, list, report, options);
-  return { key, events, segments: segmentsOf(list, runs), findings };
+  return { key, ...counts, segments: segmentsOf(list, runs), findings };
 }
 
 async function dataOf(
@@ -72,7 +74,7 @@ async function dataOf(
   await using copy = await namedCopy(store, key, nameOfFile(file), options);
   if (copy !== undefined) return await checkData(duck, file, copy, list, findings, options);
   findings.add({ kind: 'file', key, ...firstEventOf(file, list), what: 'the data file is missing' });
-  return { events: 0, runs: [] };
+  return NOTHING;
 }
 
 /** A copy with that hash, or what there is after a second look: a transfer that went wrong is no damage. */
@@ -88,7 +90,9 @@ async function namedCopy(
   return await localCopy(store, key, options);
 }
 
-type Scanned = { readonly events: number; readonly runs: readonly FoundRun[] };
+type Scanned = Pick<FileVerdict, 'events' | 'standIns'> & { readonly runs: readonly FoundRun[] };
+
+const NOTHING: Scanned = { events: 0, standIns: { offloaded: 0, redacted: 0 }, runs: [] };
 
 async function checkData(
   duck: DuckDb,
@@ -122,7 +126,9 @@ async function checkData(
     const what = 'it says that the footer of the data file begins elsewhere than it does';
     report({ kind: 'segments', key: segmentsKey(file.stem), ...firstEventOf(file, list), what });
   }
-  return { events: scanned?.check.rows ?? 0, runs: scanned?.check.runs ?? [] };
+  if (scanned === undefined) return NOTHING;
+  const { rows: events, standIns, runs } = scanned.check;
+  return { events, standIns, runs };
 }
 
 type Scan = { readonly check: RowsCheck; readonly findings: Findings; readonly hasHoles: boolean };

@@ -45,6 +45,8 @@ export class RowsCheck {
   readonly runs: FoundRun[] = [];
   /** Rows that were looked at. */
   rows = 0;
+  /** Rows whose payload is not the one that was appended, and need not be. */
+  readonly standIns = { offloaded: 0, redacted: 0 };
   readonly #key: string;
   readonly #list: SegmentList | undefined;
   readonly #report: (problem: ColdProblem) => void;
@@ -119,6 +121,7 @@ export class RowsCheck {
       this.#begin(row);
     } else if (before === undefined) this.#checkLink(row, previous);
     this.#checkFlaws(row);
+    if (row.stands_for !== undefined) this.standIns[row.stands_for] += 1;
     if (before === undefined) this.#next = row.row;
     this.rows += Math.max(0, row.row + 1 - Math.max(this.#next, this.#countedFrom));
     this.#next = row.row + 1;

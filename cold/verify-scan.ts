@@ -1,7 +1,7 @@
 /**
  * The rows of a data file, in one scan that DuckDB does vector by vector and without holding more than one: payload
  * hashes, the chain inside each trajectory, numbers, turns, times, tokens, partition. What comes out are the rows at
- * which a trajectory begins, the last row, and every row with a flaw.
+ * which a trajectory begins, the last row, every row with a flaw, and those whose payload stands for another one.
  *
  * `lag … OVER ()` is a streaming window over the order of the file; that each row's predecessor is the row before it in
  * the file is checked in the same scan, and not assumed. A NULL where a value must be is a flaw of its own, since no
@@ -35,6 +35,8 @@ export type ScannedRow = ScannedEvent & {
   readonly before: ScannedEvent | undefined;
   /** Empty where it only begins or ends something. */
   readonly flaws: readonly Flaw[];
+  /** Why its payload has not the hash of the one that was appended, and need not. */
+  readonly stands_for: StandsFor | undefined;
 };
 
 /** Each with its condition in SQL, of which NULL counts as no; those of `LINKS` hold within a trajectory. */
@@ -66,16 +68,20 @@ export type Flaw = keyof typeof FLAWS | keyof typeof LINKS;
 
 const NAMES = [...Object.keys(FLAWS), ...Object.keys(LINKS)] as readonly Flaw[];
 
-const FLAW_BITS = [
+/** No flaws: bodies lie in blobs, or an erasure took the payload. */
+export type StandsFor = 'offloaded' | 'redacted';
+
+const BITS = [
   ...Object.values(FLAWS),
   ...Object.values(LINKS).map((link) => `trajectory_id = before_id AND (${link})`),
+  'is_offloaded',
+  'is_redacted',
 ]
   .map((condition, bit) => `CASE WHEN ${condition} THEN ${2 ** bit} ELSE 0 END`)
   .join(' + ');
 
-/** The payload as it stands is the one that was appended, unless bodies or an erasure took its place. */
-const OTHER_PAYLOAD = `coalesce(len(offloaded), 0) = 0 AND NOT starts_with(payload, '{"$redacted":')
-  AND sha256(payload) IS DISTINCT FROM payload_sha256`;
+const OFFLOADED = 'coalesce(len(offloaded), 0) > 0';
+const REDACTED = `starts_with(payload, '{"$redacted":')`;
 
 export function sourceOf(path: string): string {
   return `read_parquet([${sqlText(path)}], hive_partitioning = false, file_row_number = true)`;
@@ -83,12 +89,13 @@ export function sourceOf(path: string): string {
 
 function scanSql(path: string, { first, last }: RowRange, withPayload: boolean): string {
   const payload = withPayload
-    ? `payload IS NULL AS is_without_payload, ${OTHER_PAYLOAD} AS is_other_payload`
-    : 'false AS is_without_payload, false AS is_other_payload';
+    ? `payload IS NULL AS is_without_payload, ${OFFLOADED} AS is_offloaded, ${REDACTED} AS is_redacted,
+        NOT ${OFFLOADED} AND NOT ${REDACTED} AND sha256(payload) IS DISTINCT FROM payload_sha256 AS is_other_payload`
+    : `false AS is_without_payload, false AS is_offloaded, false AS is_redacted, false AS is_other_payload`;
   return `SELECT "row", trajectory_id, sequence_number, event_type, turn, epoch_ms(created_at) AS created_ms, fencing_token,
       payload_sha256, cryptographic_hash, before_row, before_id, before_number, before_turn,
-      epoch_ms(before_at) AS before_ms, before_token, before_hash, flaws
-    FROM (SELECT *, ${FLAW_BITS} AS flaws FROM (
+      epoch_ms(before_at) AS before_ms, before_token, before_hash, bits
+    FROM (SELECT *, ${BITS} AS bits FROM (
       SELECT file_row_number AS "row", trajectory_id, sequence_number, event_type, turn, created_at, fencing_token,
         payload_sha256, cryptographic_hash, tenant, date, model_version, ${payload},
         lag(file_row_number) OVER () AS before_row, lag(trajectory_id) OVER () AS before_id,
@@ -96,7 +103,7 @@ function scanSql(path: string, { first, last }: RowRange, withPayload: boolean):
         lag(created_at) OVER () AS before_at, lag(fencing_token) OVER () AS before_token,
         lag(cryptographic_hash) OVER () AS before_hash
       FROM ${sourceOf(path)} WHERE file_row_number BETWEEN ${first} AND ${last}))
-    WHERE flaws <> 0 OR before_id IS DISTINCT FROM trajectory_id OR "row" = ${last} OR before_row <> "row" - 1`;
+    WHERE bits <> 0 OR before_id IS DISTINCT FROM trajectory_id OR "row" = ${last} OR before_row <> "row" - 1`;
 }
 
 /**
@@ -121,7 +128,8 @@ export async function* scanRows(
 
 function scannedRow(found: DuckRow, { first }: RowRange): ScannedRow {
   const row = Number(found['row']);
-  const bits = Number(found['flaws']);
+  const bits = Number(found['bits']);
+  const has = (bit: number) => (bits & (2 ** bit)) !== 0;
   invariant(row === first || Number(found['before_row']) === row - 1, 'DuckDB reads rows in the order of the file');
   return {
     row,
@@ -139,7 +147,8 @@ function scannedRow(found: DuckRow, { first }: RowRange): ScannedRow {
       row === first
         ? undefined
         : eventOf(found, ['before_id', 'before_number', 'before_turn', 'before_ms', 'before_token', 'before_hash']),
-    flaws: NAMES.filter((_, bit) => (bits & (2 ** bit)) !== 0),
+    flaws: NAMES.filter((_, bit) => has(bit)),
+    stands_for: has(NAMES.length) ? 'offloaded' : has(NAMES.length + 1) ? 'redacted' : undefined,
   };
 }
 

@@ -52,6 +52,10 @@ export type TableVerdict = {
   readonly files: number;
   readonly bytes: number;
   readonly events: number;
+  /** Events with bodies in blobs: their payloads are proven only by a deep verification. */
+  readonly offloaded: number;
+  /** Events whose payload an erasure took. */
+  readonly redacted: number;
   readonly segments: number;
   /** undefined: chains over all files were not judged. */
   readonly trajectories: number | undefined;
@@ -97,7 +101,7 @@ class TableVerification {
   readonly #unverified: Unverified[] = [];
   #unverifiedCount = 0;
   #next = 0;
-  #done = { files: 0, bytes: 0, events: 0 };
+  #done = { files: 0, bytes: 0, events: 0, offloaded: 0, redacted: 0 };
 
   constructor(store: ObjectStore, snapshot: Snapshot, options: VerifyTableOptions) {
     this.#store = store;
@@ -180,8 +184,14 @@ class TableVerification {
     // Only now: the same file may have to be verified again.
     this.#findings.addAll(verdict.findings);
     this.#chains.add(index, verdict.segments);
-    const { files, bytes, events } = this.#done;
-    this.#done = { files: files + 1, bytes: bytes + file.add.size, events: events + verdict.events };
+    const { files, bytes, events, offloaded, redacted } = this.#done;
+    this.#done = {
+      files: files + 1,
+      bytes: bytes + file.add.size,
+      events: events + verdict.events,
+      offloaded: offloaded + verdict.standIns.offloaded,
+      redacted: redacted + verdict.standIns.redacted,
+    };
     this.#progress(0);
   }
 

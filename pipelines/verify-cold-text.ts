@@ -50,10 +50,15 @@ function countsOf({ version, files, live_files, events, segments, trajectories, 
   return `version ${version}, ${chosen}: ${events} events in ${segments} segments${of}${deep}`;
 }
 
-/** What nobody looked at. */
-function restOf({ sample, trajectories }: TableVerdict): string {
-  if (sample !== undefined) return '; other files, and chains over all files, were not looked at';
-  return trajectories === undefined ? '; chains over all files were not looked at' : '';
+/** What nobody looked at, or could. */
+function restOf({ sample, trajectories, blobs, offloaded, redacted }: TableVerdict): string {
+  const rest = [
+    ...(offloaded > 0 && blobs === undefined ? [`the bodies of ${offloaded} events lie in blobs (--deep)`] : []),
+    ...(redacted > 0 ? [`the payloads of ${redacted} events were erased`] : []),
+    ...(sample !== undefined ? ['other files were not looked at'] : []),
+    ...(trajectories === undefined ? ['chains over all files were not looked at'] : []),
+  ];
+  return rest.map((text) => `; ${text}`).join('');
 }
 
 function placeOf(problem: ColdProblem): string {

@@ -19,9 +19,10 @@ import { median } from './support/statistics.ts';
 import { remove, Workspace } from './support/workspace.ts';
 import { tail } from './tail.ts';
 import { throughput } from './throughput.ts';
+import { verifyCold } from './verify-cold.ts';
 import { writeAmplification } from './write-amplification.ts';
 
-const MEASUREMENTS: readonly Measurement[] = [appendOne, throughput, writeAmplification, tail, pool, open];
+const MEASUREMENTS: readonly Measurement[] = [appendOne, throughput, writeAmplification, tail, pool, open, verifyCold];
 const ROUNDS = 10;
 const ROUNDS_QUICK = 3;
 

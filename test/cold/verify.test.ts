@@ -12,8 +12,10 @@ import type { LiveFile } from '../../cold/table-log-plan.ts';
 import { parseSampleSize } from '../../cold/verify-sample.ts';
 import { type TableVerdict, type VerifyTableOptions, verifyTable } from '../../cold/verify-table.ts';
 import { canonicalJson, type JsonObject } from '../../schemas/canonical.ts';
+import { MIB } from '../../schemas/limits.ts';
 import { type ColdRow, rowOf } from '../../schemas/parquet.ts';
 import { offload, stubFor } from '../../schemas/stubs.ts';
+import { Child } from '../support/child.ts';
 import { bend, bytesAt, commitByHand, flipAt, liveFiles, removal, rewrite } from '../support/cold-damage.ts';
 import { chain, cut, GENESIS, idAt, notes, PLACE, runOf } from '../support/cold-rows.ts';
 import { ColdTable } from '../support/cold-table.ts';
@@ -21,7 +23,9 @@ import { FaultStore } from '../support/fault-store.ts';
 import { keysOf, rejects } from '../support/object-store-contract.ts';
 import { openBucket } from '../support/s3-place.ts';
 import { S3Server } from '../support/s3-server.ts';
+import { modestOrSoak } from '../support/scale.ts';
 import { TempDirectory } from '../support/temp.ts';
+import type { VerifyPlan } from '../support/verify-child.ts';
 
 const ODD = { tenant: 'a/b\u0000"\'\u{1f600}', model_version: 'NULL' };
 
@@ -113,13 +117,18 @@ describe('verify of the cold tier', () => {
     await table.add(middle);
     const sha256 = stubFor(Buffer.from('a body')).$blob.sha256;
     await putBlob(store, sha256, Buffer.from('a body'));
+    const erased = notes(6, 3, 5);
+    const stub = { payload: '{"$redacted":{"reason":"asked"}}' };
+    const rows = erased.rows.map((row, i) => (i === 1 ? { ...row, ...stub } : row));
+    await table.add({ ...erased, rows });
     const withStub = chain(idAt(4), [{ event_type: 'Noted', payload: { note: stubFor(Buffer.from('a body')) } }]);
     await table.add(runOf(withStub), await offloadedRun(store, 5, ['x'.repeat(2000), 'x'.repeat(2000), 'short']));
     for (const deep of [false, true]) {
       const verdict = await verify(table, { deep });
       assert.deepEqual(verdict.problems, []);
-      assert.deepEqual([verdict.files, verdict.live_files, verdict.events, verdict.segments], [5, 5, 309, 7]);
-      assert.deepEqual([verdict.trajectories, verdict.blobs, verdict.unverified], [5, deep ? 3 : undefined, []]);
+      assert.deepEqual([verdict.files, verdict.live_files, verdict.events, verdict.segments], [6, 6, 312, 8]);
+      assert.deepEqual([verdict.offloaded, verdict.redacted], [2, 1]);
+      assert.deepEqual([verdict.trajectories, verdict.blobs, verdict.unverified], [6, deep ? 3 : undefined, []]);
     }
     assert.deepEqual(await keysOf(store, '.varve'), []);
   });
@@ -630,6 +639,21 @@ describe('verify of the cold tier', () => {
   it('ends when it is told to, and leaves nothing', async () => {
     const { table } = await threeFiles();
     await rejects(verify(table, { signal: AbortSignal.abort() }), 'ABORTED');
+  });
+
+  it('stays below 300 MB with a trajectory far larger, in large events and small', async function () {
+    this.timeout(modestOrSoak(60_000, 600_000));
+    const bytes = modestOrSoak(80, 500) * MIB;
+    for (const chars of [900_000, 4000]) {
+      using place = new TempDirectory('verify-large');
+      const plan = { directory: place.path, events: Math.ceil(bytes / chars), chars };
+      await using writer = Child.start('verify-child.ts', { ...plan, do: 'write' } satisfies VerifyPlan);
+      await writer.line('done ', 300_000);
+      await using child = Child.start('verify-child.ts', { ...plan, do: 'deep' } satisfies VerifyPlan);
+      const [, events, problems, peak] = (await child.line('done ', 300_000)).split(' ').map(Number);
+      assert.deepEqual([events, problems], [plan.events, 0]);
+      assert.ok(Number(peak) <= 300_000_000, `${peak} bytes at the peak`);
+    }
   });
 
   it('works the same from a bucket', async () => {
