@@ -68,9 +68,9 @@ export class Findings {
     return this.#counts.size === 0;
   }
 
-  /** At most a hundred of each kind, by kind, each kind in the order in which it was found. */
+  /** At most a hundred of each kind, by kind, trajectory, sequence number and key. */
   get named(): readonly ColdProblem[] {
-    return PROBLEM_KINDS.flatMap((kind) => this.#named.get(kind) ?? []);
+    return PROBLEM_KINDS.flatMap((kind) => (this.#named.get(kind) ?? []).toSorted(byEvent));
   }
 
   /** How many of each kind there are. */
@@ -86,9 +86,15 @@ export class Findings {
   }
 }
 
+function byEvent(a: ColdProblem, b: ColdProblem): number {
+  if (isBefore(a, b)) return -1;
+  if (isBefore(b, a)) return 1;
+  return a.key < b.key ? -1 : Number(a.key > b.key);
+}
+
 function isBefore(problem: ColdProblem, first: ColdProblem | undefined): boolean {
-  const [id, firstId] = [problem.trajectory_id ?? '', first?.trajectory_id];
-  if (firstId === undefined) return true;
+  if (first === undefined) return true;
+  const [id, firstId] = [problem.trajectory_id ?? '', first.trajectory_id ?? ''];
   if (id !== firstId) return id < firstId;
-  return (problem.sequence_number ?? 0) < (first?.sequence_number ?? 0);
+  return (problem.sequence_number ?? 0) < (first.sequence_number ?? 0);
 }

@@ -1,59 +1,90 @@
 /**
- * Lines of JSON in a scratch file: what is noted of more things than memory may hold, to be read back in another order.
- * DuckDB sorts them, on disk where they are many.
+ * Notes of more things than memory may hold, in scratch files: taken in any order, given back so that those with one key
+ * come together.
+ *
+ * They go into one of 256 files by a hash of their key, and come back file by file, each sorted in memory: so 25 million
+ * notes take what a hundred thousand do. (DuckDB's own sort of a gigabyte does not fit into 128 MiB.)
  */
 import { appendFileSync } from 'node:fs';
-import { type DuckDb, type DuckRow, sqlText } from './duckdb.ts';
-import { FILE_MODE, fileError } from './files.ts';
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { refuseAborted } from './body.ts';
+import { errnoOf, FILE_MODE, fileError } from './files.ts';
 import type { CallOptions } from './object-store.ts';
 
-const WRITE_CHARS = 256 * 1024;
-/** Of one line, in bytes. */
-const LINE_BYTES_MAX = 64 * 1024;
+const FILES = 256;
+/** Of all files together; then they are written. */
+const PENDING_CHARS = 4 * 1024 * 1024;
 
-export class Ledger<Line extends object> {
-  readonly #path: string;
-  /** DuckDB's type of each member. */
-  readonly #types: Readonly<Record<keyof Line & string, string>>;
-  #pending: string[] = [];
-  #chars = 0;
-  #lines = 0;
+export class Ledger<Note extends object> {
+  readonly #prefix: string;
+  readonly #keyOf: (note: Note) => string;
+  readonly #pending: string[][] = Array.from({ length: FILES }, () => []);
+  #pendingChars = 0;
+  #notes = 0;
 
-  /** @param path of a file that is not there yet, in a folder of the caller's, who removes it */
-  constructor(path: string, types: Readonly<Record<keyof Line & string, string>>) {
-    this.#path = path;
-    this.#types = types;
+  /** @param name of its files, of which none is there yet, in a folder of the caller's, who removes it */
+  constructor(folder: string, name: string, keyOf: (note: Note) => string) {
+    this.#prefix = join(folder, name);
+    this.#keyOf = keyOf;
   }
 
-  get lines(): number {
-    return this.#lines;
+  get notes(): number {
+    return this.#notes;
   }
 
-  add(line: Line): void {
-    const text = `${JSON.stringify(line)}\n`;
-    this.#pending.push(text);
-    this.#chars += text.length;
-    this.#lines += 1;
-    if (this.#chars >= WRITE_CHARS) this.#flush();
+  /** @throws VarveError STORE_FULL and others: the scratch folder failed */
+  add(note: Note): void {
+    const text = `${JSON.stringify(note)}\n`;
+    this.#pending[fileOf(this.#keyOf(note))]?.push(text);
+    this.#pendingChars += text.length;
+    this.#notes += 1;
+    if (this.#pendingChars >= PENDING_CHARS) this.#flush();
   }
 
-  /** All lines, block by block. @param order of SQL */
-  async *sorted(duck: DuckDb, order: string, options: CallOptions = {}): AsyncGenerator<DuckRow[], void, void> {
+  /** Every note once, in blocks: all with one key are in one block, which is sorted. */
+  async *sorted(compare: (a: Note, b: Note) => number, options: CallOptions = {}): AsyncGenerator<Note[], void, void> {
     this.#flush();
-    if (this.#lines === 0) return;
-    const columns = Object.entries(this.#types).map(([name, type]) => `"${name}": '${String(type)}'`);
-    const source = `read_json([${sqlText(this.#path)}], format = 'newline_delimited', auto_detect = false,
-      maximum_object_size = ${LINE_BYTES_MAX}, columns = {${columns.join(', ')}})`;
-    yield* duck.blocks(`SELECT * FROM ${source} ORDER BY ${order}`, options);
+    for (let file = 0; file < FILES; file++) {
+      refuseAborted(options.signal);
+      const notes = await this.#read(file);
+      if (notes.length > 0) yield notes.toSorted(compare);
+    }
+  }
+
+  async #read(file: number): Promise<Note[]> {
+    try {
+      const text = await readFile(this.#pathOf(file), 'utf8');
+      return text
+        .split('\n')
+        .slice(0, -1)
+        .map((line) => JSON.parse(line) as Note);
+    } catch (error) {
+      if (errnoOf(error) === 'ENOENT') return [];
+      throw fileError(error, 'scratch folder');
+    }
   }
 
   #flush(): void {
     try {
-      appendFileSync(this.#path, this.#pending.join(''), { mode: FILE_MODE });
+      for (const [file, texts] of this.#pending.entries()) {
+        if (texts.length > 0) appendFileSync(this.#pathOf(file), texts.join(''), { mode: FILE_MODE });
+        texts.length = 0;
+      }
     } catch (error) {
       throw fileError(error, 'scratch folder');
     }
-    this.#pending = [];
-    this.#chars = 0;
+    this.#pendingChars = 0;
   }
+
+  #pathOf(file: number): string {
+    return `${this.#prefix}-${file}.ndjson`;
+  }
+}
+
+/** FNV-1a over the key's characters. */
+function fileOf(key: string): number {
+  let hash = 0x811c9dc5;
+  for (let i = 0; i < key.length; i++) hash = Math.imul(hash ^ key.charCodeAt(i), 0x01000193);
+  return (hash ^ (hash >>> 15)) & (FILES - 1);
 }

@@ -21,20 +21,14 @@ import { sourceOf } from './verify-scan.ts';
 
 type Report = (problem: ColdProblem) => void;
 
-type Line = {
+/** Of a reference to a blob. */
+type Note = {
   readonly sha256: string;
   /** Its bytes were read and have that hash. */
   readonly is_proven: boolean;
   readonly trajectory_id: string;
   readonly sequence_number: number;
 };
-
-const TYPES = {
-  sha256: 'VARCHAR',
-  is_proven: 'BOOLEAN',
-  trajectory_id: 'VARCHAR',
-  sequence_number: 'BIGINT',
-} as const satisfies Record<keyof Line, string>;
 
 /** Bodies that are kept for the next row, in characters. */
 const KEPT_CHARS = 16 * MIB;
@@ -43,15 +37,15 @@ const SHA256 = /^[0-9a-f]{64}$/;
 
 export class Bodies {
   readonly #store: ObjectStore;
-  readonly #ledger: Ledger<Line>;
+  readonly #ledger: Ledger<Note>;
   /** By hash; the one asked for last is last. */
   readonly #kept = new Map<string, string>();
   #keptChars = 0;
 
-  /** @param path of a scratch file that does not exist */
-  constructor(store: ObjectStore, path: string) {
+  /** @param folder for scratch files, empty */
+  constructor(store: ObjectStore, folder: string) {
     this.#store = store;
-    this.#ledger = new Ledger(path, TYPES);
+    this.#ledger = new Ledger(folder, 'blobs', ({ sha256 }) => sha256);
   }
 
   /** All rows of a file. */
@@ -72,25 +66,22 @@ export class Bodies {
    * @returns how many blobs there are
    */
   async verifyBlobs(
-    duck: DuckDb,
     report: Report,
     guard: (key: string, work: () => Promise<void>) => Promise<void>,
     options: CallOptions = {},
   ): Promise<number> {
     let blobs = 0;
     let last = '';
-    const order = 'sha256, is_proven DESC, trajectory_id, sequence_number';
-    for await (const rows of this.#ledger.sorted(duck, order, options)) {
-      for (const row of rows) {
-        const sha256 = row['sha256'] as string;
+    for await (const notes of this.#ledger.sorted(provenFirst, options)) {
+      for (const { sha256, is_proven, trajectory_id, sequence_number } of notes) {
         if (sha256 === last) continue;
         last = sha256;
         blobs += 1;
-        if (row['is_proven'] === true) continue;
+        if (is_proven) continue;
         const key = blobKey(sha256);
         await guard(key, async () => {
           const what = await this.#flawOfBlob(sha256, options);
-          if (what !== undefined) report({ kind: 'blob', key, ...eventOf(row), what });
+          if (what !== undefined) report({ kind: 'blob', key, trajectory_id, sequence_number, what });
         });
       }
     }
@@ -178,6 +169,14 @@ export class Bodies {
     }
     return what;
   }
+}
+
+/** The first of a blob's notes says whether any of them proves it, and else which event is the first. */
+function provenFirst(a: Note, b: Note): number {
+  if (a.sha256 !== b.sha256) return a.sha256 < b.sha256 ? -1 : 1;
+  if (a.is_proven !== b.is_proven) return a.is_proven ? -1 : 1;
+  if (a.trajectory_id !== b.trajectory_id) return a.trajectory_id < b.trajectory_id ? -1 : 1;
+  return a.sequence_number - b.sequence_number;
 }
 
 function isMissingOrDamaged(error: unknown): error is Error & { readonly code: string } {

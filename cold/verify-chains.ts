@@ -6,7 +6,6 @@
  * `judge` decides from two neighbours; the ledger brings all segments into their order, whatever their number.
  */
 import { GENESIS_HASH } from '../schemas/chain.ts';
-import { type DuckDb, type DuckRow, safeNumber } from './duckdb.ts';
 import type { ColdProblem } from './findings.ts';
 import { Ledger } from './ledger.ts';
 import type { CallOptions } from './object-store.ts';
@@ -65,96 +64,54 @@ function partitionOf({ add }: LiveFile): string {
   return JSON.stringify([tenant, date, model_version]);
 }
 
-type Line = {
-  readonly trajectory_id: string;
-  readonly first: number;
-  readonly last: number;
-  readonly previous_hash: string | null;
-  readonly head_hash: string;
-  /** Index of the file. */
-  readonly file: number;
-  readonly first_pace: string | null;
-  readonly last_pace: string | null;
-};
-
-const TYPES = {
-  trajectory_id: 'VARCHAR',
-  first: 'BIGINT',
-  last: 'BIGINT',
-  previous_hash: 'VARCHAR',
-  head_hash: 'VARCHAR',
-  file: 'INTEGER',
-  first_pace: 'VARCHAR',
-  last_pace: 'VARCHAR',
-} as const satisfies Record<keyof Line, string>;
+/** Without the file itself: its index. What is undefined is not written, and comes back as undefined. */
+type Note = FileSegment & { readonly file: number };
 
 export class Chains {
   readonly #files: readonly LiveFile[];
-  readonly #ledger: Ledger<Line>;
+  readonly #ledger: Ledger<Note>;
 
-  /** @param path of a scratch file that does not exist */
-  constructor(path: string, files: readonly LiveFile[]) {
+  /** @param folder for scratch files, empty */
+  constructor(folder: string, files: readonly LiveFile[]) {
     this.#files = files;
-    this.#ledger = new Ledger(path, TYPES);
+    this.#ledger = new Ledger(folder, 'segments', ({ trajectory_id }) => trajectory_id);
   }
 
   get segments(): number {
-    return this.#ledger.lines;
+    return this.#ledger.notes;
   }
 
   /** @param file index of the file that holds them */
   add(file: number, segments: readonly FileSegment[]): void {
-    for (const { trajectory_id, previous_hash = null, head_hash, first, last, ...numbers } of segments) {
-      this.#ledger.add({
-        trajectory_id,
-        first: numbers.first_sequence_number,
-        last: numbers.last_sequence_number,
-        previous_hash,
-        head_hash,
-        file,
-        first_pace: paceText(first),
-        last_pace: paceText(last),
-      });
+    for (const { trajectory_id, first_sequence_number, last_sequence_number, previous_hash, ...rest } of segments) {
+      const { head_hash, first, last } = rest;
+      const numbers = { trajectory_id, first_sequence_number, last_sequence_number };
+      this.#ledger.add({ ...numbers, previous_hash, head_hash, first, last, file });
     }
   }
 
   /** Judges all that was added. @returns the number of trajectories */
-  async judgeAll(duck: DuckDb, report: (problem: ColdProblem) => void, options: CallOptions = {}): Promise<number> {
+  async judgeAll(report: (problem: ColdProblem) => void, options: CallOptions = {}): Promise<number> {
     let trajectories = 0;
     let before: PlacedSegment | undefined;
-    for await (const rows of this.#ledger.sorted(duck, 'trajectory_id, first, last, file', options)) {
-      for (const row of rows) {
-        const segment = this.#segmentOf(row);
-        const isSame = before?.trajectory_id === segment.trajectory_id;
+    for await (const notes of this.#ledger.sorted(inOrder, options)) {
+      for (const { file, ...segment } of notes) {
+        const placed: PlacedSegment = { ...segment, file: this.#files[file] as LiveFile };
+        const isSame = before?.trajectory_id === placed.trajectory_id;
         if (!isSame) trajectories += 1;
-        for (const problem of judge(isSame ? before : undefined, segment)) report(problem);
-        if (!isSame || segment.last_sequence_number > (before?.last_sequence_number ?? 0)) before = segment;
+        for (const problem of judge(isSame ? before : undefined, placed)) report(problem);
+        if (!isSame || placed.last_sequence_number > (before?.last_sequence_number ?? 0)) before = placed;
       }
     }
     return trajectories;
   }
-
-  #segmentOf(row: DuckRow): PlacedSegment {
-    const file = this.#files[safeNumber(row['file'])] as LiveFile;
-    return {
-      trajectory_id: row['trajectory_id'] as string,
-      first_sequence_number: safeNumber(row['first']),
-      last_sequence_number: safeNumber(row['last']),
-      previous_hash: (row['previous_hash'] as string | null) ?? undefined,
-      head_hash: row['head_hash'] as string,
-      file,
-      first: paceOf(row['first_pace']),
-      last: paceOf(row['last_pace']),
-    };
-  }
 }
 
-function paceText(pace: FileSegment['first']): string | null {
-  return pace === undefined ? null : JSON.stringify([pace.turn, pace.created_at, pace.fencing_token]);
-}
-
-function paceOf(text: unknown): FileSegment['first'] {
-  if (typeof text !== 'string') return undefined;
-  const [turn, created_at, fencing_token] = JSON.parse(text) as [number | null, string | null, number | null];
-  return { turn, created_at, fencing_token };
+function inOrder(a: Note, b: Note): number {
+  if (a.trajectory_id !== b.trajectory_id) return a.trajectory_id < b.trajectory_id ? -1 : 1;
+  return (
+    a.first_sequence_number - b.first_sequence_number ||
+    a.last_sequence_number - b.last_sequence_number ||
+    a.file - b.file
+  );
 }

@@ -31,6 +31,7 @@ type Event = { readonly trajectory_id: string; readonly sequence_number: number 
 
 const TEXTS: Readonly<Record<Exclude<Flaw, 'partition'>, (row: ScannedRow) => string>> = {
   null: () => 'a column that every event has is null',
+  range: () => 'its number, turn or fencing token is none that an event can have',
   payload: () => 'its payload has another SHA-256 than payload_sha256',
   precision: () => 'its time is not whole milliseconds',
   order: (row) => `it stands behind ${row.before?.trajectory_id}`,

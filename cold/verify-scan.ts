@@ -43,6 +43,8 @@ export type ScannedRow = ScannedEvent & {
 const FLAWS = {
   null: `trajectory_id IS NULL OR sequence_number IS NULL OR event_type IS NULL OR turn IS NULL OR created_at IS NULL
     OR fencing_token IS NULL OR is_without_payload OR payload_sha256 IS NULL OR cryptographic_hash IS NULL`,
+  range: `sequence_number NOT BETWEEN 1 AND ${Number.MAX_SAFE_INTEGER} OR turn < 0
+    OR fencing_token NOT BETWEEN 0 AND ${Number.MAX_SAFE_INTEGER}`,
   payload: 'is_other_payload',
   partition: `tenant IS DISTINCT FROM $1 OR strftime(date, '%Y-%m-%d') IS DISTINCT FROM $2
     OR model_version IS DISTINCT FROM $3`,

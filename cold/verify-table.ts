@@ -110,8 +110,8 @@ class TableVerification {
     const live = [...snapshot.files.values()].toSorted((a, b) => (a.stem < b.stem ? -1 : 1));
     this.#files = options.sample === undefined ? live : chooseSample(live, options.sample);
     this.#ofBytes = this.#files.reduce((sum, { add }) => sum + add.size, 0);
-    this.#chains = new Chains(join(options.scratchDir, 'segments.ndjson'), this.#files);
-    if (options.deep === true) this.#bodies = new Bodies(store, join(options.scratchDir, 'blobs.ndjson'));
+    this.#chains = new Chains(options.scratchDir, this.#files);
+    if (options.deep === true) this.#bodies = new Bodies(store, options.scratchDir);
   }
 
   async run(): Promise<TableVerdict> {
@@ -119,12 +119,10 @@ class TableVerification {
     const workers = Math.min(parallel, this.#files.length);
     await settled(Array.from({ length: workers }, (_, i) => this.#work(i)));
     const report = (problem: ColdProblem) => this.#findings.add(problem);
-    await using engine = new Engine(join(this.#options.scratchDir, 'spill'));
-    const duck = await engine.duck();
     const isAll = sample === undefined && this.#unverifiedCount === 0;
-    const trajectories = isAll ? await this.#chains.judgeAll(duck, report, { signal }) : undefined;
+    const trajectories = isAll ? await this.#chains.judgeAll(report, { signal }) : undefined;
     const guard = (key: string, work: () => Promise<void>) => this.#guard(key, work);
-    const blobs = await this.#bodies?.verifyBlobs(duck, report, guard, { signal });
+    const blobs = await this.#bodies?.verifyBlobs(report, guard, { signal });
     return {
       version: this.#snapshot.version,
       live_files: this.#snapshot.files.size,

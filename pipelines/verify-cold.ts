@@ -45,9 +45,10 @@ export async function verifyCold(
 ): Promise<ColdVerdict | undefined> {
   const { store: url } = config.cold;
   const isAsked = options.cold === true;
-  if (options.cold === false || (!isAsked && !(await mayHoldTable(url)))) return undefined;
+  if (options.cold === false) return undefined;
   const scratchDir = await mkdtemp(join(tmpdir(), 'varve-verify-'));
   try {
+    if (!(await mayHoldTable(url))) throw new VarveError('COLD_NO_TABLE', `there is no table in ${url}`, { url });
     return await verifyStore(url, options, scratchDir, signal, progress);
   } catch (error) {
     if (!isVarveError(error) || error.code === 'ABORTED') throw error;
@@ -74,9 +75,6 @@ async function verifyStore(
   progress: Progress,
 ): Promise<ColdVerdict> {
   const { deep, sample, at } = options;
-  if (!(await mayHoldTable(url))) {
-    return { store: url, refused: new VarveError('COLD_NO_TABLE', `there is no table in ${url}`, { url }) };
-  }
   await using store = await retry(() => openStore(url, { signal }), signal);
   const snapshot = await retry(() => readSnapshot(store, scratchDir, at, signal), signal);
   const seed = options.seed ?? `${snapshot.version}-${new Date().toISOString().slice(0, 10)}`;

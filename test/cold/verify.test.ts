@@ -387,6 +387,18 @@ describe('verify of the cold tier', () => {
         /null/,
       ],
       [
+        'a number that no event has',
+        'SELECT * REPLACE (CASE WHEN sequence_number = 12 THEN 9007199254740993 ELSE sequence_number END AS sequence_number) FROM rows',
+        12,
+        /none that an event can have/,
+      ],
+      [
+        'a time without end',
+        `SELECT * REPLACE (CASE WHEN sequence_number = 7 THEN CAST('infinity' AS TIMESTAMPTZ) ELSE created_at END AS created_at) FROM rows`,
+        7,
+        /./,
+      ],
+      [
         'a payload gone',
         'SELECT * REPLACE (CASE WHEN sequence_number = 7 THEN NULL ELSE payload END AS payload) FROM rows',
         7,
