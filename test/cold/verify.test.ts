@@ -19,6 +19,7 @@ import { Child } from '../support/child.ts';
 import { bend, bytesAt, commitByHand, flipAt, liveFiles, removal, rewrite } from '../support/cold-damage.ts';
 import { chain, cut, GENESIS, idAt, notes, PLACE, runOf } from '../support/cold-rows.ts';
 import { ColdTable } from '../support/cold-table.ts';
+import { compile } from '../support/compiled.ts';
 import { FaultStore } from '../support/fault-store.ts';
 import { keysOf, rejects } from '../support/object-store-contract.ts';
 import { openBucket } from '../support/s3-place.ts';
@@ -656,12 +657,14 @@ describe('verify of the cold tier', () => {
   it('stays below 300 MB with a trajectory far larger, in large events and small', async function () {
     this.timeout(modestOrSoak(60_000, 600_000));
     const bytes = modestOrSoak(80, 500) * MIB;
+    using built = new TempDirectory('verify-built');
+    const script = compile('verify-child.ts', built.path);
     for (const chars of [900_000, 4000]) {
       using place = new TempDirectory('verify-large');
       const plan = { directory: place.path, events: Math.ceil(bytes / chars), chars };
       await using writer = Child.start('verify-child.ts', { ...plan, do: 'write' } satisfies VerifyPlan);
       await writer.line('done ', 300_000);
-      await using child = Child.start('verify-child.ts', { ...plan, do: 'deep' } satisfies VerifyPlan);
+      await using child = Child.start(script, { ...plan, do: 'deep' } satisfies VerifyPlan);
       const [, events, problems, peak] = (await child.line('done ', 300_000)).split(' ').map(Number);
       assert.deepEqual([events, problems], [plan.events, 0]);
       assert.ok(Number(peak) <= 300_000_000, `${peak} bytes at the peak`);
