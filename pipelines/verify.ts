@@ -1,10 +1,10 @@
 /**
- * `varve verify`: every hash, link and blob, of hot logs and of the warm tier. Exit code 5 where anything does not hold;
- * the first bad event is named, and then the others, up to a hundred of each partition. 2 or 4 where all that could be read
- * is whole and a log could not be.
+ * `varve verify`: every hash, link and blob, of hot logs, of the warm and of the cold tier. Exit code 5 where anything
+ * does not hold; the first bad event is named, and then the others, up to a hundred of each partition of warm and of each
+ * kind in cold. 2 or 4 where all that could be read is whole and something could not be.
  *
- * `--deep` also hashes every blob of the logs again, steps the warm tier's summaries again, and looks whether the store
- * has the body of every blob that warm refers to.
+ * `--deep` also hashes every blob of the logs again, steps the warm tier's summaries again, looks whether the store has
+ * the body of every blob that warm refers to, and reads every blob that cold refers to, putting bodies back.
  */
 import { hasBlob } from '../cold/blobs.ts';
 import type { Config } from '../schemas/config.ts';
@@ -25,13 +25,14 @@ import { isWarmThere, openWarm } from './open-warm.ts';
 import { print, printJson } from './print.ts';
 import { Progress } from './progress.ts';
 import { findLogs } from './sidecar.ts';
+import { type VerifyColdOptions, verifyCold } from './verify-cold.ts';
+import { coldExit, coldJson, coldText, isColdWhole } from './verify-cold-text.ts';
 import { type HotVerdict, verifyHot } from './verify-hot.ts';
 
-export type VerifyOptions = {
+export type VerifyOptions = VerifyColdOptions & {
   /** undefined: if there is any. */
   readonly hot: boolean | undefined;
   readonly warm: boolean | undefined;
-  readonly deep: boolean;
   readonly json: boolean;
 };
 
@@ -52,21 +53,27 @@ export async function verify(config: Config, options: VerifyOptions, signal: Abo
   const progress = new Progress();
   const directories = options.hot === false ? [] : await findLogs(config.hot.logs);
   const isWarm = options.warm ?? (await isWarmThere(config));
-  if (directories.length === 0 && (options.hot === true || !isWarm)) {
-    throw new VarveError('HOT_NOT_A_LOG', `there is no hot log at ${config.hot.logs}`);
-  }
+  const noLog = new VarveError('HOT_NOT_A_LOG', `there is no hot log at ${config.hot.logs}`);
+  if (directories.length === 0 && options.hot === true) throw noLog;
   const hot = await verifyLogs(directories, options.deep, signal, progress);
   const warm = isWarm ? await verifyWarm(config, options.deep, signal, progress) : undefined;
+  const cold = await verifyCold(config, options, signal, progress);
   progress.end();
+  if (directories.length === 0 && warm === undefined && cold === undefined) throw noLog;
   const isWarmWhole = warm === undefined || warm.problems.length + warm.missing_blobs.length === 0;
-  const isWhole = isWarmWhole && hot.every(isWholeLog);
-  if (options.json) printJson({ whole: isWhole, hot: hot.map(jsonOf), warm });
-  else print([...hot.map(hotText), ...(warm === undefined ? [] : [warmText(warm)])].join(''));
+  const isWhole = isWarmWhole && hot.every(isWholeLog) && isColdWhole(cold);
+  if (options.json) printJson({ whole: isWhole, hot: hot.map(jsonOf), warm, cold: coldJson(cold) });
+  else {
+    const texts = [...hot.map(hotText), ...(warm === undefined ? [] : [warmText(warm)])];
+    print([...texts, ...(cold === undefined ? [] : [coldText(cold)])].join(''));
+  }
   if (isWhole) return 0;
   const isBad = !isWarmWhole || hot.some((verdict) => !('refused' in verdict) && !isWholeLog(verdict));
-  return isBad
-    ? 5
-    : Math.max(...hot.map((verdict) => ('refused' in verdict ? ERROR_CODES[verdict.refused.code].exit : 0)));
+  return isBad ? 5 : Math.max(coldExit(cold), ...hot.map(exitOf));
+}
+
+function exitOf(verdict: HotVerdict | Refused): number {
+  return 'refused' in verdict ? ERROR_CODES[verdict.refused.code].exit : 0;
 }
 
 async function verifyLogs(directories: readonly string[], deep: boolean, signal: AbortSignal, progress: Progress) {

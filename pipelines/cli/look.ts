@@ -1,14 +1,26 @@
 /** The commands that look at what is there: `verify`, `doctor`, `show`, `tail`. */
 import { type Command, Option } from 'commander';
+import type { SnapshotAt } from '../../cold/table-log.ts';
+import type { SampleSize } from '../../cold/verify-sample.ts';
 import { loadConfig } from '../config.ts';
 import { doctor } from '../doctor.ts';
 import { show } from '../show.ts';
 import { tail } from '../tail.ts';
 import { TIERS } from '../tiers.ts';
 import { verify } from '../verify.ts';
-import { type ConfigFlag, fileOf, type JsonFlag, positive } from './options.ts';
+import { type ConfigFlag, fileOf, type JsonFlag, positive, sampleSize, versionOrTime } from './options.ts';
 
-type VerifyFlags = ConfigFlag & JsonFlag & { readonly hot?: string | true; readonly warm?: true; readonly deep?: true };
+type VerifyFlags = ConfigFlag &
+  JsonFlag & {
+    readonly hot?: string | true;
+    readonly warm?: true;
+    /** false for `--no-cold`. */
+    readonly cold?: boolean;
+    readonly deep?: true;
+    readonly sample?: SampleSize;
+    readonly seed?: string;
+    readonly at?: SnapshotAt;
+  };
 type DoctorFlags = ConfigFlag &
   JsonFlag & { readonly hot?: string | true; readonly copy?: string; readonly fix?: true };
 type ShowFlags = ConfigFlag &
@@ -23,17 +35,27 @@ type ShowFlags = ConfigFlag &
 export function addLooks(program: Command, signal: AbortSignal): void {
   program
     .command('verify')
-    .description('every hash, link and blob of hot logs and of the warm tier; what is there, where none is named')
+    .description(
+      'every hash, link and blob of hot logs, the warm and the cold tier; what is there, where none is named',
+    )
     .option('--hot [path]', 'hot logs: a directory or a glob (hot.logs)')
     .option('--warm', 'the warm tier')
-    .option('--deep', 'also hash blobs again, step summaries again, look for bodies in the store')
+    .option('--cold', 'the cold tier')
+    .option('--no-cold', 'not the cold tier')
+    .option('--deep', 'also hash blobs again, step summaries again, look for bodies in the store, put bodies back')
+    .option('--sample <size>', 'of the cold tier only some files: a share such as 1%, or a number', sampleSize)
+    .option('--seed <text>', 'what decides which files; without it, the version of the table and the day')
+    .option('--at <version|time>', 'the cold tier as it was', versionOrTime)
     .option('--json', 'machine-readable output')
     .option('--config <file>', 'configuration file')
-    .action(async ({ hot, warm, deep, json, ...flags }: VerifyFlags) => {
+    .action(async ({ hot, warm, cold, deep, json, sample, seed, at, ...flags }: VerifyFlags) => {
       const { config } = await loadConfig({ ...fileOf(flags), flags: hotFlag(hot) });
-      const either = hot === undefined && warm === undefined;
-      const what = either ? { hot: undefined, warm: undefined } : { hot: hot !== undefined, warm: warm === true };
-      process.exitCode = await verify(config, { ...what, deep: deep === true, json: json === true }, signal);
+      const isNamed = hot !== undefined || warm !== undefined || cold === true;
+      const what = isNamed
+        ? { hot: hot !== undefined, warm: warm === true, cold: cold === true }
+        : { hot: undefined, warm: undefined, cold };
+      const options = { ...what, deep: deep === true, json: json === true, sample, seed, at };
+      process.exitCode = await verify(config, options, signal);
     });
 
   program

@@ -1,5 +1,7 @@
 /** Options that many commands share, and how their texts become values. */
 import { InvalidArgumentError } from 'commander';
+import type { SnapshotAt } from '../../cold/table-log.ts';
+import { parseSampleSize, type SampleSize } from '../../cold/verify-sample.ts';
 import type { TrajectoryId } from '../../schemas/ids.ts';
 import { parseTrajectoryId } from '../../schemas/ids.ts';
 
@@ -55,4 +57,18 @@ export function duration(text: string): number {
   if (text === '0') return 0;
   if (value === undefined) throw new InvalidArgumentError('an age with its unit is needed, such as 7d, 12h or 30m.');
   return Math.round(Number(value) * UNITS_MS[unit as keyof typeof UNITS_MS]);
+}
+
+/** A version of the cold tier's table, or the newest one of a time. */
+export function versionOrTime(text: string): SnapshotAt {
+  if (/^\d{1,15}$/.test(text)) return { version: Number(text) };
+  return { timeMs: Date.parse(instant(text)) };
+}
+
+export function sampleSize(text: string): SampleSize {
+  try {
+    return parseSampleSize(text);
+  } catch {
+    throw new InvalidArgumentError('a share such as 1%, or a number of files is needed.');
+  }
 }

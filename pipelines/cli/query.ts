@@ -5,7 +5,7 @@ import type { ExportCompression } from '../../cold/query.ts';
 import type { SnapshotAt } from '../../cold/table-log.ts';
 import { loadConfig } from '../config.ts';
 import { emitSql, listFiles, query, type RowsOptions, type SqlSource, showSchema } from '../query.ts';
-import { type ConfigFlag, fileOf, instant, type JsonFlag, whole } from './options.ts';
+import { type ConfigFlag, fileOf, type JsonFlag, versionOrTime, whole } from './options.ts';
 
 type Format = RowsOptions['format'];
 
@@ -85,11 +85,6 @@ function formatOfName(out: string | undefined): Format {
   const ending = out === undefined ? '' : extname(out).slice(1).toLowerCase();
   if (ending === 'ndjson') return 'jsonl';
   return FORMATS.find((name) => name === ending) ?? 'table';
-}
-
-function versionOrTime(text: string): SnapshotAt {
-  if (/^\d{1,15}$/.test(text)) return { version: Number(text) };
-  return { timeMs: Date.parse(instant(text)) };
 }
 
 function day(text: string): string {

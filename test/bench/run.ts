@@ -25,6 +25,7 @@ import { median } from './support/statistics.ts';
 import { remove, Workspace } from './support/workspace.ts';
 import { tail } from './tail.ts';
 import { throughput } from './throughput.ts';
+import { verifyCold } from './verify-cold.ts';
 import { visible } from './visible.ts';
 import { writeAmplification } from './write-amplification.ts';
 
@@ -42,6 +43,7 @@ const MEASUREMENTS: readonly Measurement[] = [
   fleet,
   query,
   restore,
+  verifyCold,
 ];
 const ROUNDS = 10;
 const ROUNDS_QUICK = 3;

@@ -3,12 +3,20 @@ import assert from 'node:assert/strict';
 import { existsSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { DuckDb } from '../../cold/duckdb.ts';
+import { FileStore } from '../../cold/file-store.ts';
+import { commitKey, segmentsKey } from '../../cold/table-keys.ts';
+import type { LiveFile } from '../../cold/table-log-plan.ts';
+import type { TableVerdict } from '../../cold/verify-table.ts';
 import { HotLog } from '../../hot/log.ts';
 import { canonicalJson } from '../../schemas/canonical.ts';
 import { payloadSha256 } from '../../schemas/chain.ts';
 import type { TrajectoryId } from '../../schemas/ids.ts';
 import { event } from '../hot/support/hot.ts';
 import { runVarve, varve } from '../support/cli.ts';
+import { bend, commitByHand, flipAt, liveFiles, removal, rewrite } from '../support/cold-damage.ts';
+import { idAt, notes } from '../support/cold-rows.ts';
+import { ColdTable } from '../support/cold-table.ts';
 import { Place, SERVED, writeAgent, writeLog } from './support.ts';
 
 type Verdict = {
@@ -19,6 +27,7 @@ type Verdict = {
     readonly problems: readonly { readonly kind: string; readonly sequence_number: number; readonly what: string }[];
     readonly missing_blobs: readonly string[];
   };
+  readonly cold?: Partial<TableVerdict> & { readonly store: string; readonly refused?: { readonly code: string } };
 };
 
 describe('varve verify', () => {
@@ -213,5 +222,77 @@ describe('varve verify', () => {
     const { code, stdout } = await runVarve(['verify', '--warm', '--config', place.config], { cwd: place.temp.path });
     assert.equal(code, 5);
     assert.match(stdout, new RegExp(`BAD event 9 of ${id}`));
+  });
+
+  describe('of the cold tier', () => {
+    /** Two files of one trajectory each, in the store of the configuration. */
+    async function writeTable(): Promise<ColdTable> {
+      const duck = await DuckDb.open({ tempDir: place.temp.join('duck') });
+      const store = await FileStore.open(place.temp.join('cold'));
+      const table = await ColdTable.create(store, duck, place.temp.path);
+      await table.add(notes(1, 20, 50));
+      await table.add(notes(2, 20, 50));
+      return table;
+    }
+
+    it('is whole, by default and by name, and no table is made where there is none', async () => {
+      await writeLog(place.hot);
+      assert.equal((await verify('--hot')).cold, undefined);
+      await place.drain();
+      const before = await verify();
+      assert.deepEqual(
+        [before.code, before.cold, existsSync(place.temp.join('cold', 'events'))],
+        [0, undefined, false],
+      );
+      const refused = await verify('--cold');
+      assert.deepEqual([refused.code, refused.hot, refused.cold?.refused?.code], [2, [], 'COLD_NO_TABLE']);
+      rmSync(place.temp.join('cold'), { recursive: true });
+      assert.equal((await verify('--cold')).code, 2);
+      assert.equal(existsSync(place.temp.join('cold')), false);
+      await writeTable();
+      for (const flags of [[], ['--cold'], ['--cold', '--deep']]) {
+        const { code, cold } = await verify(...flags);
+        assert.deepEqual([code, cold?.events, cold?.trajectories, cold?.problems], [0, 40, 2, []]);
+      }
+      assert.equal((await verify('--no-cold')).cold, undefined);
+      assert.equal((await verify('--hot')).cold, undefined);
+    });
+
+    it('names the first bad event and its object, verifies the rest, and ends with 5', async () => {
+      const table = await writeTable();
+      const [first, second] = (await liveFiles(table)) as [LiveFile, LiveFile];
+      await rewrite(table, second, `SELECT * REPLACE ('{}' AS payload) FROM rows`);
+      rmSync(place.temp.join('cold', segmentsKey(first.stem)));
+      const { code, cold } = await verify('--cold');
+      assert.deepEqual([code, cold?.events, cold?.counts], [5, 40, { segments: 1, event: 20 }]);
+      const { stdout } = await runVarve(['verify', '--cold', '--config', place.config], { cwd: place.temp.path });
+      assert.match(stdout, new RegExp(`FIRST BAD EVENT: \\? of ${idAt(1)} in events/.*\\.segments`));
+      assert.match(stdout, new RegExp(`BAD event events/.*\\.parquet at event 7 of ${idAt(2)}: its payload`));
+    });
+
+    it('a table log that is damaged keeps nobody from the hot logs', async () => {
+      await writeLog(place.hot);
+      const table = await writeTable();
+      await bend(table, commitKey(1), flipAt(40));
+      const { code, hot, cold } = await verify('--hot', '--cold');
+      assert.deepEqual([code, hot[0]?.events, cold?.refused?.code], [5, 9, 'COLD_LOG_INVALID']);
+    });
+
+    it('verifies a sample and an older version, and claims no more', async () => {
+      const table = await writeTable();
+      const [first] = (await liveFiles(table)) as [LiveFile];
+      await commitByHand(table, [removal(first)]);
+      const sampled = await verify('--cold', '--sample', '1%', '--seed', 's', '--at', '2');
+      assert.deepEqual(
+        [sampled.code, sampled.cold?.version, sampled.cold?.files, sampled.cold?.live_files],
+        [0, 2, 1, 2],
+      );
+      assert.deepEqual([sampled.cold?.sample, sampled.cold?.trajectories], [{ seed: 's' }, undefined]);
+      const { stdout } = await varve('verify', '--cold', '--sample', '1', '--config', place.config);
+      assert.match(stdout, /a sample of 1 of 1 files \(seed 3-\d{4}-\d\d-\d\d\): 20 events .*were not looked at/);
+      assert.equal((await verify('--cold', '--at', new Date(Date.now() + 3_600_000).toISOString())).cold?.version, 3);
+      assert.equal((await verify('--cold', '--at', '2000-01-01')).cold?.refused?.code, 'COLD_NO_VERSION');
+      assert.equal((await varve('verify', '--cold', '--sample', '0%', '--config', place.config)).code, 2);
+    });
   });
 });
