@@ -9,14 +9,13 @@ import { canonicalJson, type JsonObject } from '../schemas/canonical.ts';
 import { payloadSha256 } from '../schemas/chain.ts';
 import { isVarveError } from '../schemas/errors.ts';
 import { MIB, PAYLOAD_BYTES_MAX } from '../schemas/limits.ts';
-import { stubsOf } from '../schemas/stubs.ts';
+import { type BlobRef, putBack, stubsAt, stubsOf } from '../schemas/stubs.ts';
 import { blobKey, getBlob } from './blobs.ts';
 import { collect } from './body.ts';
 import type { DuckDb, DuckRow } from './duckdb.ts';
 import type { ColdProblem } from './findings.ts';
 import { Ledger } from './ledger.ts';
 import type { CallOptions, ObjectStore } from './object-store.ts';
-import { putBack, stubsAt } from './put-back.ts';
 import { sourceOf } from './verify-scan.ts';
 
 type Report = (problem: ColdProblem) => void;
@@ -104,9 +103,9 @@ export class Bodies {
     if (stubs.join() !== listed.join()) return 'blob_refs does not list the stubs of its payload';
     if (offloaded.length === 0) return undefined;
     const bodies = new Map<string, string>();
-    for (const [i, stub] of stubsAt(payload, offloaded).entries()) {
-      const pointer = offloaded[i] as string;
-      if (stub === undefined) return `offloaded names ${pointer.slice(0, 200)}, where there is no stub`;
+    const stubs = stubsOrUndefined(payload, offloaded);
+    if (stubs === undefined) return 'offloaded names a place where there is no stub';
+    for (const [pointer, stub] of stubs) {
       const body = await this.#body(row, stub.sha256, options);
       // The blob is named by itself.
       if (body === undefined) return undefined;
@@ -187,4 +186,14 @@ function eventOf(row: DuckRow): { trajectory_id: string; sequence_number: number
   // A row without them is named by the scan of all rows.
   const { trajectory_id, sequence_number } = row;
   return { trajectory_id: (trajectory_id ?? '') as string, sequence_number: Number(sequence_number ?? 0) };
+}
+
+/** undefined: something else stands at one of the pointers. */
+function stubsOrUndefined(payload: JsonObject, pointers: readonly string[]): Map<string, BlobRef> | undefined {
+  try {
+    return stubsAt(payload, pointers);
+  } catch (error) {
+    if (isVarveError(error, 'STUB_MALFORMED')) return undefined;
+    throw error;
+  }
 }

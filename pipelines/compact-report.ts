@@ -22,6 +22,9 @@ export class CompactReport {
   blob_bytes = 0;
   retries = 0;
   repaired_marks = 0;
+  /** Held-back events that cold has: duplicates; and those of which it has another one. */
+  settled_unproven = 0;
+  found_forks = 0;
   busy = 0;
   overtaken = 0;
   skipped = 0;
@@ -104,6 +107,10 @@ export class CompactReport {
     }
     if (this.repaired_marks > 0)
       lines.push(`  ${this.repaired_marks} marks of what is in cold were missing, and are there again`);
+    if (this.settled_unproven > 0)
+      lines.push(`  ${this.settled_unproven} events in quarantine were proven to be duplicates of events in cold`);
+    if (this.found_forks > 0)
+      lines.push(`  ${this.found_forks} events in quarantine are forks: cold has others under their numbers`);
     if (this.busy > 0) lines.push(`  ${this.busy} trajectories were busy or another compactor's`);
     if (this.overtaken > 0) lines.push(`  ${this.overtaken} trajectories had been moved by another compactor`);
     if (this.retries > 0) lines.push(`  ${this.retries} times something was tried again`);

@@ -37,6 +37,7 @@ import { openColdStore } from './open-cold.ts';
 import { openWarm } from './open-warm.ts';
 import { type RetryPolicy, retry } from './retry.ts';
 import { openScratch } from './scratch.ts';
+import { settleAllUnproven } from './settle-unproven.ts';
 
 export type CompactOptions = {
   readonly olderThanMs: number;
@@ -85,6 +86,9 @@ export async function compact(config: Config, options: CompactOptions, signal: A
   failpoint('compact.run.begun');
   try {
     await allRounds(job, run);
+    const { proven, forks } = await settleAllUnproven({ pool: warm.pool, store, log, signal, policy });
+    report.settled_unproven = proven;
+    report.found_forks = forks;
     await log.checkpointIfDue();
     report.end = isOver(job) ? 'stopped' : 'finished';
   } catch (error) {

@@ -2,8 +2,7 @@
  * Verifies the cold tier of the configuration: opens it, tries again what failed for a passing reason, and says how far
  * it has come. What is verified is cold/verify-table.ts's.
  */
-import { mkdtemp, rm, stat } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { stat } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
 import { DuckDb } from '../cold/duckdb.ts';
 import type { ObjectStore } from '../cold/object-store.ts';
@@ -19,6 +18,7 @@ import { MIB } from '../schemas/limits.ts';
 import { openColdStore } from './open-cold.ts';
 import type { Progress } from './progress.ts';
 import { retry } from './retry.ts';
+import { openScratch } from './scratch.ts';
 
 export type VerifyColdOptions = {
   /** undefined: if there is a table. */
@@ -47,17 +47,15 @@ export async function verifyCold(
   const { store: url } = config.cold;
   const isAsked = options.cold === true;
   if (options.cold === false) return undefined;
-  const scratchDir = await mkdtemp(join(tmpdir(), 'varve-verify-'));
   try {
     if (!(await mayHoldTable(url))) throw new VarveError('COLD_NO_TABLE', `there is no table in ${url}`, { url });
-    return await verifyStore(config, options, scratchDir, signal, progress);
+    await using scratch = await openScratch(config.cold.scratch);
+    return await verifyStore(config, options, scratch.path, signal, progress);
   } catch (error) {
     if (!isVarveError(error) || error.code === 'ABORTED') throw error;
     if (!isAsked && error.code === 'COLD_NO_TABLE') return undefined;
     // A table that cannot be read keeps nobody from the other tiers.
     return { store: url, refused: error };
-  } finally {
-    await rm(scratchDir, { recursive: true, force: true });
   }
 }
 

@@ -175,6 +175,37 @@ describe('pipelines/compact', () => {
     await place.assertCold([chains[0] as Chain, chains[3] as Chain]);
   });
 
+  it('what warm could not prove is settled against cold: duplicates are, forks stay, by name', async () => {
+    const [chain, other] = (await some(2)) as [Chain, Chain];
+    assert.equal((await compact()).code, 0);
+    const { pool } = place.database;
+    // Their rows are gone from warm, as after a partition was dropped, and a log sends some of them again.
+    await exec(pool, 'DELETE FROM trajectory_events');
+    const hold = (chain: Chain, number: number, hash: string) =>
+      exec(
+        pool,
+        `INSERT INTO quarantine (trajectory_id, sequence_number, log_id, lsn, reason, envelope, payload, cryptographic_hash)
+         VALUES ('${chain.id}', ${number}, gen_random_uuid(), 1, 'unproven', '', '', decode('${hash}', 'hex'))`,
+      );
+    for (const number of [1, 5, 14]) await hold(chain, number, chain.at(number).cryptographic_hash);
+    await hold(other, 3, chain.at(3).cryptographic_hash);
+    await hold(other, 99, chain.at(3).cryptographic_hash);
+    const ended = await compact();
+    assert.match(
+      ended.out,
+      /3 events in quarantine were proven to be duplicates[\s\S]*1 events in quarantine are forks/,
+      ended.err,
+    );
+    const rows = await select<{ line: string }>(
+      pool,
+      `SELECT concat_ws(' ', sequence_number, reason, state) AS line FROM quarantine ORDER BY trajectory_id, sequence_number`,
+    );
+    assert.deepEqual(
+      rows.map(({ line }) => line),
+      ['1 unproven proven', '5 unproven proven', '14 unproven proven', '3 fork held', '99 unproven held'],
+    );
+  });
+
   it('damage in cold is named, and keeps nothing of other days in warm', async () => {
     const [first] = await some(1);
     const nextDay = await place.finished(idAt(0, DAY + 86_400_000));
