@@ -103,9 +103,9 @@ export class Bodies {
     if (stubs.join() !== listed.join()) return 'blob_refs does not list the stubs of its payload';
     if (offloaded.length === 0) return undefined;
     const bodies = new Map<string, string>();
-    const stubs = stubsOrUndefined(payload, offloaded);
-    if (stubs === undefined) return 'offloaded names a place where there is no stub';
-    for (const [pointer, stub] of stubs) {
+    const replaced = stubsOrUndefined(payload, offloaded);
+    if (replaced === undefined) return 'offloaded names a place where there is no stub';
+    for (const [pointer, stub] of replaced) {
       const body = await this.#body(row, stub.sha256, options);
       // The blob is named by itself.
       if (body === undefined) return undefined;
