@@ -48,7 +48,7 @@ const READ = [
   'cryptographic_hash',
 ] as const satisfies readonly (keyof ColdRow)[];
 
-/** Plain bytes of one page: a row group is closed at some 16 MiB, and one page may hold a column of it. */
+/** Plain bytes of one page: a row group is closed at some 8 MiB, and one page may hold a column of it. */
 const PAGE_BYTES_MAX = 128 * MIB;
 /** Packed bytes of the columns of one row group. */
 const GROUP_BYTES_MAX = 256 * MIB;

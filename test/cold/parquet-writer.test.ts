@@ -177,8 +177,8 @@ describe('parquet writer', () => {
     });
   });
 
-  it('keeps a row group at about 16 MiB of payloads, and finds the groups of each segment', () => {
-    assert.deepEqual([0, 1, 1600, 4096, MIB, 2 * MIB].map(rowGroupSize), [10_240, 10_240, 10_240, 4096, 16, 16]);
+  it('keeps a row group at about 8 MiB of payloads, and finds the groups of each segment', () => {
+    assert.deepEqual([0, 1, 1600, 4096, MIB, 2 * MIB].map(rowGroupSize), [10_240, 10_240, 5242, 2048, 8, 8]);
     const segments = [
       [0, 1, 5],
       [5, 6, 10],

@@ -39,7 +39,7 @@ describe('segment reader', () => {
     store = new RangeStore(await FileStore.open(directory.join('store')));
     table = await ColdTable.create(store, duck, directory.path);
     await table.add(...Array.from({ length: 40 }, (_, n) => notes(n, 5 + n, 200)));
-    // Some 2 MiB a row group.
+    // Nine rows a row group, so that a trajectory has several to itself.
     await table.add(...Array.from({ length: 3 }, (_, n) => notes(100 + n, 30, 900_000)));
   });
   after(async () => {
