@@ -10,6 +10,7 @@ import { Command, InvalidArgumentError } from 'commander';
 import { appendBeside } from './append-beside.ts';
 import { appendOne } from './append-one.ts';
 import { catchUp } from './catch-up.ts';
+import { compact } from './compact.ts';
 import { fleet } from './fleet.ts';
 import { open } from './open.ts';
 import { pool } from './pool.ts';
@@ -41,6 +42,7 @@ const MEASUREMENTS: readonly Measurement[] = [
   sidecarCost,
   appendBeside,
   fleet,
+  compact,
   query,
   restore,
   verifyCold,
