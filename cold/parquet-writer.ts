@@ -5,7 +5,7 @@
  * in order and leave in order, on one thread, without a sort. So the same rows give the same bytes, however they were
  * handed over (with one version of DuckDB; its name is in the footer), and memory does not grow with the file.
  *
- *   row groups     at most `rowGroupSize` rows and what is left of the block under way: DuckDB hands over 2,048 rows, or
+ *   row groups     so many rows as row-groups.ts says, and what is left of the block under way: DuckDB hands over 2,048 rows, or
  *                  fewer where a part of the lines ends, and closes a group at the first block that reaches the size
  *
  * Nothing of a file may be used before `finish` has resolved; what a crash leaves is a scratch folder.
@@ -23,6 +23,7 @@ import { type DuckDb, safeNumber, sqlText } from './duckdb.ts';
 import { FILE_MODE, fileError, makeFolder } from './files.ts';
 import type { CallOptions } from './object-store.ts';
 import { type Expected, type OpenSegment, type Partition, RowCheck, type Run } from './row-check.ts';
+import { RowGroupSizer } from './row-groups.ts';
 import { SEGMENTS_MAX, type Segment, type SegmentList } from './segments.ts';
 import { partitionFolder } from './slug.ts';
 
@@ -36,14 +37,6 @@ const PART_BYTES = 8 * MIB;
 const WRITE_BYTES = MIB;
 /** −16 % of size for +40 % of CPU against zstd's default of 3; 19 costs 30 times as much. The files stay for years. */
 const ZSTD_LEVEL = 9;
-/**
- * Payload bytes that a row group may hold while it is being built, and whoever reads one row holds too: with twice as
- * many, restoring 500 MB takes 100 MB more (allocators keep what large pages took).
- */
-const ROW_GROUP_BYTES = 8 * MIB;
-const ROW_GROUP_MIN = 8;
-/** Larger ones save half a percent, and make the lookup of one trajectory seven times slower. */
-const ROW_GROUP_MAX = 10_240;
 /** A file is worth finishing at this many bytes of JSON, or when its segments are half of what it may have. */
 const FULL_BYTES = 1024 * MIB;
 
@@ -79,7 +72,7 @@ export class ParquetWriter implements AsyncDisposable {
   #pending: Buffer = Buffer.allocUnsafe(WRITE_BYTES);
   #pendingBytes = 0;
   #bytes = 0;
-  #largestPayload = 0;
+  readonly #groups = new RowGroupSizer();
   #range: FileRange | undefined;
   #state: 'writing' | 'finished' | 'failed' | 'closed' = 'writing';
 
@@ -119,7 +112,7 @@ export class ParquetWriter implements AsyncDisposable {
       for (const row of run.rows) {
         const pieces = lineOf(row);
         const bytes = await this.#write(pieces, row);
-        this.#largestPayload = Math.max(this.#largestPayload, Buffer.byteLength(row.payload));
+        this.#groups.add(Buffer.byteLength(row.payload));
         this.#widen(row);
         this.#bytes += bytes;
       }
@@ -223,7 +216,7 @@ export class ParquetWriter implements AsyncDisposable {
     const source = `read_json([${this.#parts.map(sqlText).join(', ')}], format = 'newline_delimited',
       auto_detect = false, maximum_object_size = ${LINE_BYTES_MAX}, columns = ${COLUMN_TYPES})`;
     const format = `FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL ${ZSTD_LEVEL}, PARQUET_VERSION v1,
-      ROW_GROUP_SIZE ${rowGroupSize(this.#largestPayload)}`;
+      ROW_GROUP_SIZE ${this.#groups.size}`;
     await this.#duck.run(`COPY (SELECT ${COLUMN_NAMES} FROM ${source}) TO ${sqlText(path)} (${format})`, { signal });
   }
 
@@ -253,11 +246,6 @@ export class ParquetWriter implements AsyncDisposable {
       range: this.#range,
     };
   }
-}
-
-/** Rows of a row group, by the largest payload in bytes. */
-export function rowGroupSize(largestPayload: number): number {
-  return Math.max(ROW_GROUP_MIN, Math.min(ROW_GROUP_MAX, Math.floor(ROW_GROUP_BYTES / Math.max(1, largestPayload))));
 }
 
 /** Segments with the row groups that hold them. Both are in the order of the rows. */

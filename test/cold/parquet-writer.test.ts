@@ -8,8 +8,9 @@ import { checkRows, putDataFile, readBack, readSegments } from '../../cold/data-
 import { DuckDb, safeNumber, sqlText } from '../../cold/duckdb.ts';
 import { FileStore } from '../../cold/file-store.ts';
 import type { ObjectStore } from '../../cold/object-store.ts';
-import { type LocalFile, ParquetWriter, placeSegments, rowGroupSize } from '../../cold/parquet-writer.ts';
+import { type LocalFile, ParquetWriter, placeSegments } from '../../cold/parquet-writer.ts';
 import type { OpenSegment, Run } from '../../cold/row-check.ts';
+import { RowGroupSizer } from '../../cold/row-groups.ts';
 import { formatSegments, parseSegments, type SegmentList } from '../../cold/segments.ts';
 import { parquetKey, segmentsKey } from '../../cold/table-keys.ts';
 import { isVarveError } from '../../schemas/errors.ts';
@@ -177,8 +178,21 @@ describe('parquet writer', () => {
     });
   });
 
-  it('keeps a row group at about 8 MiB of payloads, and finds the groups of each segment', () => {
-    assert.deepEqual([0, 1, 1600, 4096, MIB, 2 * MIB].map(rowGroupSize), [10_240, 10_240, 5242, 2048, 8, 8]);
+  it('keeps a row group within 8 MiB of payloads, however large and small ones are mixed', () => {
+    const sizeFor = (payloads: readonly number[]) => {
+      const sizer = new RowGroupSizer();
+      for (const bytes of payloads) sizer.add(bytes);
+      return sizer.size;
+    };
+    const same = (bytes: number) => sizeFor(Array.from({ length: 20_000 }, () => bytes));
+    assert.deepEqual([0, 1, 800, 1600, 4096, MIB, 2 * MIB].map(same), [10_240, 10_240, 10_240, 4096, 2048, 8, 8]);
+    assert.equal(sizeFor([]), 10_240);
+    // One large payload in a thousand small ones leaves large groups; many in a row do not.
+    assert.equal(sizeFor(Array.from({ length: 20_000 }, (_, i) => (i % 1000 === 0 ? MIB : 500))), 4096);
+    assert.equal(sizeFor(Array.from({ length: 20_000 }, (_, i) => (i >= 9000 && i < 9016 ? MIB : 500))), 8);
+  });
+
+  it('finds the row groups of each segment', () => {
     const segments = [
       [0, 1, 5],
       [5, 6, 10],
