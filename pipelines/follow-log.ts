@@ -70,8 +70,8 @@ export type Progress = {
   readonly counts: IngestCounts;
 };
 
-/** Batches that may be queued, in full ones. */
-const QUEUED_BATCHES = 4;
+/** Batches that may be queued, in full ones: one to be made ready, one to be read meanwhile. */
+const QUEUED_BATCHES = 2;
 /** Blobs known to be in the store, so that one that many events name is looked for once. */
 const KNOWN_BLOBS_MAX = 65_536;
 /**
