@@ -70,8 +70,8 @@ export type Progress = {
   readonly counts: IngestCounts;
 };
 
-/** Batches that may be queued, in full ones. */
-const QUEUED_BATCHES = 4;
+/** Batches that may be queued, in full ones: one to be made ready, one to be read meanwhile. */
+const QUEUED_BATCHES = 2;
 /** Blobs known to be in the store, so that one that many events name is looked for once. */
 const KNOWN_BLOBS_MAX = 65_536;
 /**
@@ -79,7 +79,7 @@ const KNOWN_BLOBS_MAX = 65_536;
  * transaction of one event costs over 1 ms of CPU, most of it to wake three processes; whoever comes after a pause does
  * not wait.
  */
-const BATCH_EVERY_MS = 25;
+export const BATCH_EVERY_MS = 25;
 /** How often a drain that stands still looks whether a writer wants the log. */
 const YIELD_EVERY_MS = 50;
 /** How often a log is asked how far it has come while its stream stands still. */

@@ -79,12 +79,12 @@ export const Config = z.strictObject({
     .prefault({}),
   sidecar: z
     .strictObject({
-      batchEvents: z.int().min(1).max(5000).default(500).describe('Most records of one transaction'),
+      batchEvents: z.int().min(1).max(5000).default(1000).describe('Most records of one transaction'),
       batchBytes: z
         .int()
         .min(64 * KIB)
         .max(64 * MIB)
-        .default(1 * MIB)
+        .default(2 * MIB)
         .describe('Most bytes of one transaction, but for a single larger event'),
       host: z.string().default('127.0.0.1').describe('Address of the HTTP server for health and metrics'),
       port: z.int().min(0).max(65_535).default(9464).describe('Its port; 0 takes a free one'),

@@ -1,10 +1,11 @@
 /**
- * Ingest as a sidecar does it, but fed from memory: what is due by the clock goes into one transaction, then what is due
- * by then. Each line on stdin asks for so many events at such a rate; its answer comes when they are in.
+ * Ingest as a sidecar does it, but fed from memory: what is due by the clock goes into one transaction, then, at a
+ * sidecar's distance, what is due by then. Each line on stdin asks for so many events at such a rate; its answer comes when they are in.
  */
 import { randomUUID } from 'node:crypto';
 import { createInterface } from 'node:readline';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { BATCH_EVERY_MS } from '../../../pipelines/follow-log.ts';
 import { canonicalJson } from '../../../schemas/canonical.ts';
 import { chainHash, formatEnvelope, GENESIS_HASH, payloadSha256 } from '../../../schemas/chain.ts';
 import { newTrajectoryId, type SequenceNumber } from '../../../schemas/ids.ts';
@@ -53,6 +54,7 @@ function next(lsn: number): WarmItem {
 async function feed({ events, perSecond }: FeedIngestRound): Promise<void> {
   const begun = performance.now();
   for (let taken = 0; taken < events; ) {
+    const takenAt = performance.now();
     const due = Math.min(events, Math.floor(((performance.now() - begun) / 1000) * perSecond) + 1);
     const from = cursor;
     const items = Array.from({ length: due - taken }, (_, i) => next(from.lsn + 1 + i));
@@ -66,6 +68,7 @@ async function feed({ events, perSecond }: FeedIngestRound): Promise<void> {
     if (outcome.kind !== 'applied' || outcome.counts.inserted !== items.length)
       throw new Error('a batch did not go in');
     taken = due;
+    await sleep(Math.max(0, takenAt + BATCH_EVERY_MS - performance.now()));
   }
 }
 
