@@ -1,6 +1,6 @@
 /**
  * Values of any type of DuckDB as texts that lose nothing: what exports and tables show. Beside `duckdb.ts` the only
- * file that imports the binding.
+ * file that knows the binding.
  *
  *   text                        itself
  *   numbers, booleans           literals: all digits of BIGINT, HUGEINT, DECIMAL; what a DOUBLE needs to be read back
@@ -9,20 +9,8 @@
  *   lists, structs, maps        literals of JSON, made of the same; a map is a list of {key, value}
  *   everything else             DuckDB's own text
  */
-import {
-  DuckDBArrayValue,
-  DuckDBDecimalValue,
-  DuckDBListValue,
-  DuckDBMapValue,
-  DuckDBStructValue,
-  DuckDBTimestampMillisecondsValue,
-  DuckDBTimestampNanosecondsValue,
-  DuckDBTimestampSecondsValue,
-  DuckDBTimestampTZValue,
-  DuckDBTimestampValue,
-  DuckDBUnionValue,
-  type DuckDBValue,
-} from '@duckdb/node-api';
+import type * as Binding from '@duckdb/node-api';
+import type { DuckDBValue } from '@duckdb/node-api';
 
 /** A text that stands in JSON as it is. */
 export class Literal {
@@ -43,28 +31,62 @@ export function jsonOf(cell: Cell): string {
   return cell instanceof Literal ? cell.text : JSON.stringify(cell);
 }
 
-export function cellOf(value: DuckDBValue): Cell {
-  if (value === null) return null;
-  if (typeof value === 'string') return value;
-  if (typeof value === 'bigint') return new Literal(String(value), true);
-  if (typeof value === 'boolean') return new Literal(String(value));
-  if (typeof value === 'number') return numberCell(value);
-  if (value instanceof DuckDBDecimalValue) return new Literal(value.toString(), true);
-  return timeOf(value) ?? nestedOf(value) ?? value.toString();
+/** Of the binding, which is loaded when the first instance is. */
+export class CellReader {
+  readonly #binding: typeof Binding;
+
+  constructor(binding: typeof Binding) {
+    this.#binding = binding;
+  }
+
+  cellOf(value: DuckDBValue): Cell {
+    if (value === null) return null;
+    if (typeof value === 'string') return value;
+    if (typeof value === 'bigint') return new Literal(String(value), true);
+    if (typeof value === 'boolean') return new Literal(String(value));
+    if (typeof value === 'number') return numberCell(value);
+    if (value instanceof this.#binding.DuckDBDecimalValue) return new Literal(value.toString(), true);
+    return this.#timeOf(value) ?? this.#nestedOf(value) ?? value.toString();
+  }
+
+  #timeOf(value: DuckDBValue): string | undefined {
+    if (value instanceof this.#binding.DuckDBTimestampTZValue) return instantOf(value.micros * 1000n, 'Z');
+    if (value instanceof this.#binding.DuckDBTimestampValue) return instantOf(value.micros * 1000n, '');
+    if (value instanceof this.#binding.DuckDBTimestampNanosecondsValue) return instantOf(value.nanos, '');
+    if (value instanceof this.#binding.DuckDBTimestampMillisecondsValue)
+      return instantOf(value.millis * 1_000_000n, '');
+    if (value instanceof this.#binding.DuckDBTimestampSecondsValue)
+      return instantOf(value.seconds * 1_000_000_000n, '');
+    return undefined;
+  }
+
+  #nestedOf(value: DuckDBValue): Literal | undefined {
+    if (value instanceof this.#binding.DuckDBListValue || value instanceof this.#binding.DuckDBArrayValue)
+      return new Literal(this.#listOf(value.items));
+    if (value instanceof this.#binding.DuckDBStructValue)
+      return new Literal(this.#objectOf(Object.entries(value.entries)));
+    if (value instanceof this.#binding.DuckDBMapValue) {
+      const entries = value.entries.map((entry) =>
+        this.#objectOf([['key', entry.key] as const, ['value', entry.value]]),
+      );
+      return new Literal(`[${entries.join(',')}]`);
+    }
+    if (value instanceof this.#binding.DuckDBUnionValue) return new Literal(this.#objectOf([[value.tag, value.value]]));
+    return undefined;
+  }
+
+  #listOf(items: readonly DuckDBValue[]): string {
+    return `[${items.map((item) => jsonOf(this.cellOf(item))).join(',')}]`;
+  }
+
+  #objectOf(entries: readonly (readonly [string, DuckDBValue])[]): string {
+    return `{${entries.map(([name, value]) => `${JSON.stringify(name)}:${jsonOf(this.cellOf(value))}`).join(',')}}`;
+  }
 }
 
 function numberCell(value: number): Cell {
   if (!Number.isFinite(value)) return String(value);
   return new Literal(Object.is(value, -0) ? '-0.0' : String(value), true);
-}
-
-function timeOf(value: DuckDBValue): string | undefined {
-  if (value instanceof DuckDBTimestampTZValue) return instantOf(value.micros * 1000n, 'Z');
-  if (value instanceof DuckDBTimestampValue) return instantOf(value.micros * 1000n, '');
-  if (value instanceof DuckDBTimestampNanosecondsValue) return instantOf(value.nanos, '');
-  if (value instanceof DuckDBTimestampMillisecondsValue) return instantOf(value.millis * 1_000_000n, '');
-  if (value instanceof DuckDBTimestampSecondsValue) return instantOf(value.seconds * 1_000_000_000n, '');
-  return undefined;
 }
 
 /** undefined past the years of ISO 8601, and for infinity. */
@@ -76,23 +98,4 @@ function instantOf(nanos: bigint, zone: string): string | undefined {
   const digits = String(below).padStart(6, '0');
   const more = below === 0n ? '' : digits.endsWith('000') ? digits.slice(0, 3) : digits;
   return `${text}${more}${zone}`;
-}
-
-function nestedOf(value: DuckDBValue): Literal | undefined {
-  if (value instanceof DuckDBListValue || value instanceof DuckDBArrayValue) return new Literal(listOf(value.items));
-  if (value instanceof DuckDBStructValue) return new Literal(objectOf(Object.entries(value.entries)));
-  if (value instanceof DuckDBMapValue) {
-    const entries = value.entries.map((entry) => objectOf([['key', entry.key] as const, ['value', entry.value]]));
-    return new Literal(`[${entries.join(',')}]`);
-  }
-  if (value instanceof DuckDBUnionValue) return new Literal(objectOf([[value.tag, value.value]]));
-  return undefined;
-}
-
-function listOf(items: readonly DuckDBValue[]): string {
-  return `[${items.map((item) => jsonOf(cellOf(item))).join(',')}]`;
-}
-
-function objectOf(entries: readonly (readonly [string, DuckDBValue])[]): string {
-  return `{${entries.map(([name, value]) => `${JSON.stringify(name)}:${jsonOf(cellOf(value))}`).join(',')}}`;
 }

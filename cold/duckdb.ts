@@ -17,13 +17,12 @@ import type {
   DuckDBInstance,
   DuckDBPreparedStatement,
   DuckDBResult,
-  DuckDBValue,
   JS,
 } from '@duckdb/node-api';
 import { type ErrorCode, VarveError } from '../schemas/errors.ts';
 import { MIB } from '../schemas/limits.ts';
 import { refuseAborted } from './body.ts';
-import type { Cell } from './duckdb-cells.ts';
+import { type Cell, CellReader } from './duckdb-cells.ts';
 import { makeFolder } from './files.ts';
 
 export type DuckDbOptions = {
@@ -182,15 +181,15 @@ export class DuckDb implements AsyncDisposable {
     await turn.before;
     try {
       const result = await this.#guarded(options, start);
-      const { cellOf } = await import('./duckdb-cells.ts');
+      const reader = new CellReader(await import('@duckdb/node-api'));
       // Names that differ, for rows that become objects.
       const types = result.columnTypes();
       const columns = result.deduplicatedColumnNames().map((name, i) => ({ name, type: String(types[i]) }));
       let chunk = await this.#guarded(options, () => result.fetchChunk());
-      yield blockOf(columns, chunk, cellOf);
+      yield blockOf(columns, chunk, reader);
       while (chunk !== null && chunk.rowCount > 0) {
         chunk = await this.#guarded(options, () => result.fetchChunk());
-        if (chunk !== null && chunk.rowCount > 0) yield blockOf(columns, chunk, cellOf);
+        if (chunk !== null && chunk.rowCount > 0) yield blockOf(columns, chunk, reader);
       }
     } finally {
       turn.end();
@@ -333,17 +332,13 @@ function allowedList(paths: readonly string[]): string {
   return `[${[...new Set(texts)].join(', ')}]`;
 }
 
-function blockOf(
-  columns: readonly ResultColumn[],
-  chunk: DuckDBDataChunk | null,
-  cellOf: (value: DuckDBValue) => Cell,
-): CellBlock {
+function blockOf(columns: readonly ResultColumn[], chunk: DuckDBDataChunk | null, reader: CellReader): CellBlock {
   return {
     columns,
     rows: chunk?.rowCount ?? 0,
     *cells() {
       for (let i = 0; i < (chunk?.rowCount ?? 0); i++) {
-        yield (chunk as DuckDBDataChunk).getRowValues(i).map(cellOf);
+        yield (chunk as DuckDBDataChunk).getRowValues(i).map((value) => reader.cellOf(value));
       }
     },
   };

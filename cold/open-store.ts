@@ -11,7 +11,7 @@ import { fileURLToPath } from 'node:url';
 import { VarveError } from '../schemas/errors.ts';
 import { FileStore } from './file-store.ts';
 import type { CallOptions, ObjectStore } from './object-store.ts';
-import type { S3Options } from './s3-store.ts';
+import { type S3Options, S3Store } from './s3-store.ts';
 
 export type OpenStoreOptions = CallOptions &
   Pick<S3Options, 'endpoint' | 'region' | 'pathStyle' | 'timeoutMs' | 'readOnly'>;
@@ -28,8 +28,6 @@ export async function openStore(url: string, options: OpenStoreOptions = {}): Pr
   const address = parseStoreUrl(url);
   if (address.kind === 'file') return await FileStore.open(address.path, options);
   const { signal, ...rest } = options;
-  // The SDK takes 10 MB and a tenth of a second, which whoever keeps a folder need not pay.
-  const { S3Store } = await import('./s3-store.ts');
   return await S3Store.open({ ...rest, bucket: address.bucket, root: address.root }, { signal });
 }
 

@@ -16,21 +16,7 @@
  */
 import { hash } from 'node:crypto';
 import type { Readable } from 'node:stream';
-import {
-  AbortMultipartUploadCommand,
-  CompleteMultipartUploadCommand,
-  CreateMultipartUploadCommand,
-  DeleteObjectCommand,
-  DeleteObjectsCommand,
-  GetObjectCommand,
-  HeadObjectCommand,
-  ListMultipartUploadsCommand,
-  ListObjectsV2Command,
-  PutObjectCommand,
-  type PutObjectCommandInput,
-  S3Client,
-  UploadPartCommand,
-} from '@aws-sdk/client-s3';
+import type * as Sdk from '@aws-sdk/client-s3';
 import { isVarveError, VarveError } from '../schemas/errors.ts';
 import { type Body, bytesOf, chunksOf, piecesOf, refuseAborted, sha256Of } from './body.ts';
 import { type SignableRequest, signForGoogle } from './google-signature.ts';
@@ -86,13 +72,15 @@ type Dialect = 'if-none-match' | 'goog-generation';
 export class S3Store implements ObjectStore {
   readonly url: string;
   readonly putIfAbsentBytesMax = PUT_BYTES_MAX;
-  readonly #client: S3Client;
+  readonly #sdk: typeof Sdk;
+  readonly #client: Sdk.S3Client;
   readonly #bucket: string;
   /** Empty, or with a slash at its end. */
   readonly #root: string;
   #dialect: Dialect = 'if-none-match';
 
-  private constructor(client: S3Client, bucket: string, root: string) {
+  private constructor(sdk: typeof Sdk, client: Sdk.S3Client, bucket: string, root: string) {
+    this.#sdk = sdk;
     this.#client = client;
     this.#bucket = bucket;
     this.#root = root;
@@ -104,7 +92,9 @@ export class S3Store implements ObjectStore {
     const { bucket, root, endpoint, timeoutMs = 60_000 } = options;
     if (root !== undefined) checkKey(root);
     const region = options.region ?? (endpoint === undefined ? undefined : 'us-east-1');
-    const client = new S3Client({
+    // Loaded where a bucket is used: it takes 10 MB and a tenth of a second.
+    const sdk = await import('@aws-sdk/client-s3');
+    const client = new sdk.S3Client({
       ...(endpoint === undefined ? {} : { endpoint }),
       ...(region === undefined ? {} : { region }),
       forcePathStyle: options.pathStyle ?? endpoint !== undefined,
@@ -117,7 +107,7 @@ export class S3Store implements ObjectStore {
       customUserAgent: 'varve',
       logger: SILENT,
     });
-    const store = new S3Store(client, bucket, root === undefined ? '' : `${root}/`);
+    const store = new S3Store(sdk, client, bucket, root === undefined ? '' : `${root}/`);
     if (options.readOnly === true) return store;
     try {
       for (const dialect of ['if-none-match', 'goog-generation'] as const) {
@@ -164,7 +154,9 @@ export class S3Store implements ObjectStore {
     const Range = range === undefined ? undefined : `bytes=${range.start}-${range.end - 1}`;
     const input = { Bucket: this.#bucket, Key: this.#keyOf(key), Range };
     const sent = sendOptions(options);
-    const answer = await this.#ask('none', 'get', key, () => this.#client.send(new GetObjectCommand(input), sent));
+    const answer = await this.#ask('none', 'get', key, () =>
+      this.#client.send(new this.#sdk.GetObjectCommand(input), sent),
+    );
     const body = answer.Body as Readable;
     const { ContentLength: bytes, ContentRange: place, Metadata } = answer;
     try {
@@ -181,7 +173,9 @@ export class S3Store implements ObjectStore {
     const input = { Bucket: this.#bucket, Key: this.#keyOf(key) };
     const sent = sendOptions(options);
     try {
-      const found = await this.#ask('none', 'head', key, () => this.#client.send(new HeadObjectCommand(input), sent));
+      const found = await this.#ask('none', 'head', key, () =>
+        this.#client.send(new this.#sdk.HeadObjectCommand(input), sent),
+      );
       if (found.ContentLength === undefined) throw corrupt(key, 'the server does not say how long it is');
       return { bytes: found.ContentLength, modifiedMs: found.LastModified?.getTime() ?? 0, etag: found.ETag };
     } catch (error) {
@@ -197,7 +191,7 @@ export class S3Store implements ObjectStore {
     let last = '';
     let ContinuationToken: string | undefined;
     do {
-      const command = new ListObjectsV2Command({ ...input, ContinuationToken });
+      const command = new this.#sdk.ListObjectsV2Command({ ...input, ContinuationToken });
       const sent = sendOptions(options);
       const page = await this.#ask('none', 'list', prefix, () => this.#client.send(command, sent));
       for (const { Key, Size, LastModified } of page.Contents ?? []) {
@@ -218,7 +212,7 @@ export class S3Store implements ObjectStore {
     refuseAborted(options.signal);
     try {
       // A delete that happened twice is a delete: nothing about it is ambiguous.
-      await this.#ask('none', 'delete', key, () => this.#client.send(new DeleteObjectCommand(input)));
+      await this.#ask('none', 'delete', key, () => this.#client.send(new this.#sdk.DeleteObjectCommand(input)));
     } catch (error) {
       if (!isVarveError(error, 'STORE_MISSING')) throw error;
     }
@@ -259,7 +253,7 @@ export class S3Store implements ObjectStore {
     const input = { Bucket: this.#bucket, Prefix: this.#root + prefix };
     let from: { KeyMarker?: string | undefined; UploadIdMarker?: string | undefined } | undefined = {};
     while (from !== undefined) {
-      const command: ListMultipartUploadsCommand = new ListMultipartUploadsCommand({ ...input, ...from });
+      const command: Sdk.ListMultipartUploadsCommand = new this.#sdk.ListMultipartUploadsCommand({ ...input, ...from });
       const sent = sendOptions(options);
       const page = await this.#ask('none', 'list uploads', prefix, () => this.#client.send(command, sent));
       for (const { Key, UploadId = '', Initiated } of page.Uploads ?? []) {
@@ -277,7 +271,7 @@ export class S3Store implements ObjectStore {
     refuseAborted(options.signal);
     try {
       await this.#ask('none', 'abort the upload of', upload.key, () =>
-        this.#client.send(new AbortMultipartUploadCommand(input)),
+        this.#client.send(new this.#sdk.AbortMultipartUploadCommand(input)),
       );
     } catch (error) {
       if (!isVarveError(error, 'STORE_MISSING')) throw error;
@@ -303,7 +297,7 @@ export class S3Store implements ObjectStore {
 
   async #putObject(Key: string, body: Body, ifAbsent: boolean, signal: AbortSignal | undefined): Promise<void> {
     const sha256 = await sha256Of(body, signal);
-    const input: PutObjectCommandInput = { Bucket: this.#bucket, Key, ContentLength: bytesOf(body) };
+    const input: Sdk.PutObjectCommandInput = { Bucket: this.#bucket, Key, ContentLength: bytesOf(body) };
     const isGoogle = ifAbsent && this.#dialect === 'goog-generation';
     if (!isGoogle) {
       input.Metadata = { [HASH_METADATA]: sha256 };
@@ -311,14 +305,14 @@ export class S3Store implements ObjectStore {
       if (ifAbsent) input.IfNoneMatch = '*';
     }
     await sendBody(body, signal, (Body, abortSignal) => {
-      const command = new PutObjectCommand({ ...input, Body });
+      const command = new this.#sdk.PutObjectCommand({ ...input, Body });
       withHeaders(command, { 'x-amz-content-sha256': sha256 });
       if (isGoogle) this.#inWordsOfGoogle(command);
       return this.#ask('write', 'put', Key, () => this.#client.send(command, { abortSignal }));
     });
   }
 
-  #inWordsOfGoogle(command: PutObjectCommand): void {
+  #inWordsOfGoogle(command: Sdk.PutObjectCommand): void {
     command.middlewareStack.add(
       (next) => async (args) => {
         const request = args.request as SignableRequest;
@@ -336,19 +330,19 @@ export class S3Store implements ObjectStore {
     const Metadata = { [HASH_METADATA]: await sha256Of(body, signal) };
     const object = { Bucket: this.#bucket, Key };
     const { UploadId } = await this.#ask('none', 'begin the upload of', Key, () =>
-      this.#client.send(new CreateMultipartUploadCommand({ ...object, Metadata })),
+      this.#client.send(new this.#sdk.CreateMultipartUploadCommand({ ...object, Metadata })),
     );
     const Parts: { PartNumber: number; ETag: string | undefined }[] = [];
     try {
       for await (const Body of piecesOf(chunksOf(body, signal), partBytes)) {
         const PartNumber = Parts.length + 1;
-        const command = new UploadPartCommand({ ...object, UploadId, PartNumber, Body });
+        const command = new this.#sdk.UploadPartCommand({ ...object, UploadId, PartNumber, Body });
         withHeaders(command, { 'x-amz-content-sha256': hash('sha256', Body, 'hex') });
         const part = await this.#ask('none', `upload part ${PartNumber} of`, Key, () => this.#client.send(command));
         Parts.push({ PartNumber, ETag: part.ETag });
       }
       // COMMIT POINT. Parts that nobody sees before, the object after.
-      const command = new CompleteMultipartUploadCommand({ ...object, UploadId, MultipartUpload: { Parts } });
+      const command = new this.#sdk.CompleteMultipartUploadCommand({ ...object, UploadId, MultipartUpload: { Parts } });
       await this.#ask('write', 'complete the upload of', Key, () => this.#client.send(command));
     } catch (error) {
       // After an ambiguous completion there may be nothing to abort; whatever is left, a sweep finds.
@@ -359,13 +353,13 @@ export class S3Store implements ObjectStore {
 
   /** A failure is not the caller's: it has a worse one already, and the sweep of old uploads comes by. */
   async #tryAbort(Key: string, UploadId: string | undefined): Promise<void> {
-    const command = new AbortMultipartUploadCommand({ Bucket: this.#bucket, Key, UploadId });
+    const command = new this.#sdk.AbortMultipartUploadCommand({ Bucket: this.#bucket, Key, UploadId });
     await this.#client.send(command).catch(() => {});
   }
 
   async #deleteBatch(keys: readonly string[]): Promise<{ Key?: string; Code?: string }[]> {
     const Delete = { Quiet: true, Objects: keys.map((Key) => ({ Key })) };
-    const command = new DeleteObjectsCommand({ Bucket: this.#bucket, Delete });
+    const command = new this.#sdk.DeleteObjectsCommand({ Bucket: this.#bucket, Delete });
     // Servers older than the SDK's checksums insist on Content-MD5.
     command.middlewareStack.add(
       (next) => (args) => {
@@ -397,8 +391,11 @@ export class S3Store implements ObjectStore {
 }
 
 /** Headers that the SDK has no parameter for; they are signed like its own. */
-function withHeaders(command: PutObjectCommand | UploadPartCommand, headers: Readonly<Record<string, string>>): void {
-  (command as PutObjectCommand).middlewareStack.add(
+function withHeaders(
+  command: Sdk.PutObjectCommand | Sdk.UploadPartCommand,
+  headers: Readonly<Record<string, string>>,
+): void {
+  (command as Sdk.PutObjectCommand).middlewareStack.add(
     (next) => (args) => {
       Object.assign((args.request as SignableRequest).headers, headers);
       return next(args);

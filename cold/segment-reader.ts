@@ -10,9 +10,9 @@
 import { payloadSha256 } from '../schemas/chain.ts';
 import { isVarveError, VarveError } from '../schemas/errors.ts';
 import { isRedacted, type Link, linkBefore, verifyLink } from '../schemas/event.ts';
+import { dropped } from '../schemas/garbage.ts';
 import { MIB } from '../schemas/limits.ts';
 import { collect } from './body.ts';
-import { dropped } from './garbage.ts';
 import type { PlacedSegment } from './locate.ts';
 import type { ByteRange, CallOptions, ObjectStore } from './object-store.ts';
 import { type Footer, parseFooter, rangeOfGroups, readRows, type StoredRow, takeChunks } from './parquet-rows.ts';

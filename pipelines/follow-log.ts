@@ -16,6 +16,8 @@ import { BlobStore } from '../hot/blobs.ts';
 import type { TailBatch, TailItem } from '../hot/read-check.ts';
 import type { Ack, Cursor } from '../hot/tail-protocol.ts';
 import { isVarveError, type VarveError } from '../schemas/errors.ts';
+import { dropped } from '../schemas/garbage.ts';
+import { MIB } from '../schemas/limits.ts';
 import { stubsOf } from '../schemas/stubs.ts';
 import { readCursor, type WarmCursor } from '../warm/cursor-rows.ts';
 import { HELD_MOST, Ingest, type IngestCounts, type WarmBatch } from '../warm/ingest.ts';
@@ -80,6 +82,8 @@ const KNOWN_BLOBS_MAX = 65_536;
  * not wait.
  */
 export const BATCH_EVERY_MS = 25;
+/** Bytes of batches after which what they took is collected; it takes some 20 ms. */
+const COLLECT_EVERY_BYTES = 24 * MIB;
 /** How often a drain that stands still looks whether a writer wants the log. */
 const YIELD_EVERY_MS = 50;
 /** How often a log is asked how far it has come while its stream stands still. */
@@ -132,6 +136,8 @@ class Session {
   /** The log has noted the last ack, or will not. */
   #acked: Promise<void> = Promise.resolve();
   #askedLsn = 0;
+  /** Bytes of batches since memory was last collected. */
+  #droppedBytes = 0;
   /** When the last batch was taken, in milliseconds of `performance.now()`. */
   #takenAtMs = 0;
 
@@ -277,9 +283,18 @@ class Session {
     const held = outcome.kind === 'applied' ? outcome.held : await retry(() => this.#ingest.held());
     this.#cursor = batch.to;
     this.#pending.delete(taken);
+    this.#letGo(taken.bytes);
     this.#acknowledge(held);
     onProgress({ cursor: batch.to, records: batch.items.length, counts });
     return 'applied';
+  }
+
+  /** A backlog goes through by tens of megabytes a second, and V8 lets them lie for long. */
+  #letGo(bytes: number): void {
+    this.#droppedBytes += bytes;
+    if (this.#droppedBytes < COLLECT_EVERY_BYTES) return;
+    dropped(this.#droppedBytes);
+    this.#droppedBytes = 0;
   }
 
   /** A replay, an acceptance, a predecessor from another log: whoever waits for what is held must hear of it. */

@@ -7,7 +7,7 @@
  */
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
-import { MIB } from '../schemas/limits.ts';
+import { MIB } from './limits.ts';
 
 /** Below this it costs more than it is worth. */
 const WORTH_BYTES = 4 * MIB;
