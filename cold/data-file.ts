@@ -15,7 +15,7 @@ import { isVarveError, VarveError } from '../schemas/errors.ts';
 import { failpoint } from '../schemas/failpoint.ts';
 import { collect, fileBody } from './body.ts';
 import { FINGERPRINT } from './columns.ts';
-import { type DuckDb, safeNumber, sqlText } from './duckdb.ts';
+import { type DuckDb, safeNumber, sqlFile } from './duckdb.ts';
 import { FILE_MODE, makeFolder } from './files.ts';
 import type { CallOptions, ObjectStore } from './object-store.ts';
 import { type LocalFile, SCRATCH_PREFIX } from './parquet-writer.ts';
@@ -86,7 +86,7 @@ export async function checkRows(
   options: CallOptions = {},
 ): Promise<void> {
   const sql = `SELECT count(*) AS rows, min(trajectory_id) AS first, max(trajectory_id) AS last, ${FINGERPRINT} AS fingerprint
-    FROM read_parquet([${sqlText(path)}], hive_partitioning = false, file_row_number = true)`;
+    FROM read_parquet([${sqlFile(path)}], hive_partitioning = false, file_row_number = true)`;
   const [found] = await duck.rows(sql, options).catch((error: unknown) => {
     // The bytes have the right hash, so it is the file that cannot be read, and not the disk.
     if (!isVarveError(error, 'COLD_SQL')) throw error;

@@ -19,7 +19,7 @@ import {
   type TrajectoryRow,
 } from '../schemas/parquet-trajectories.ts';
 import { DUCK_TYPES } from './columns.ts';
-import { type DuckDb, sqlText } from './duckdb.ts';
+import { type DuckDb, sqlFile, sqlText } from './duckdb.ts';
 import { FILE_MODE, makeFolder } from './files.ts';
 import type { CallOptions, ObjectStore } from './object-store.ts';
 import { SCRATCH_PREFIX } from './parquet-writer.ts';
@@ -84,7 +84,7 @@ async function toParquet(
   const lines = rows.map((row) => `${JSON.stringify(row)}\n`).join('');
   await writeFile(`${path}.ndjson`, lines, { mode: FILE_MODE });
   const names = columns.map(({ name }) => `"${name}"`).join(', ');
-  const source = `read_json([${sqlText(`${path}.ndjson`)}], format = 'newline_delimited', auto_detect = false,
+  const source = `read_json([${sqlFile(`${path}.ndjson`)}], format = 'newline_delimited', auto_detect = false,
     maximum_object_size = ${LINE_BYTES_MAX}, columns = ${derivedTypes(columns)})`;
   const format = `FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL ${ZSTD_LEVEL}, PARQUET_VERSION v1`;
   await duck.run(`COPY (SELECT ${names} FROM ${source}) TO ${sqlText(`${path}.parquet`)} (${format})`, options);

@@ -19,7 +19,7 @@ import { KIB, MIB } from '../schemas/limits.ts';
 import type { ColdRow } from '../schemas/parquet.ts';
 import { refuseAborted } from './body.ts';
 import { COLUMN_NAMES, COLUMN_TYPES, lineOf } from './columns.ts';
-import { type DuckDb, safeNumber, sqlText } from './duckdb.ts';
+import { type DuckDb, safeNumber, sqlFile, sqlText } from './duckdb.ts';
 import { FILE_MODE, fileError, makeFolder } from './files.ts';
 import type { CallOptions } from './object-store.ts';
 import { type Expected, type OpenSegment, type Partition, RowCheck, type Run } from './row-check.ts';
@@ -213,7 +213,7 @@ export class ParquetWriter implements AsyncDisposable {
   }
 
   async #convert(path: string, signal: AbortSignal | undefined): Promise<void> {
-    const source = `read_json([${this.#parts.map(sqlText).join(', ')}], format = 'newline_delimited',
+    const source = `read_json([${this.#parts.map(sqlFile).join(', ')}], format = 'newline_delimited',
       auto_detect = false, maximum_object_size = ${LINE_BYTES_MAX}, columns = ${COLUMN_TYPES})`;
     const format = `FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL ${ZSTD_LEVEL}, PARQUET_VERSION v1,
       ROW_GROUP_SIZE ${this.#groups.size}`;
@@ -223,7 +223,7 @@ export class ParquetWriter implements AsyncDisposable {
   async #describe(path: string, signal: AbortSignal | undefined): Promise<LocalFile> {
     const { bytes, sha256, footer_start } = await measure(path, signal);
     const groups = await this.#duck.rows(
-      `SELECT row_group_num_rows AS rows FROM parquet_metadata(${sqlText(path)}) WHERE column_id = 0 ORDER BY row_group_id`,
+      `SELECT row_group_num_rows AS rows FROM parquet_metadata(${sqlFile(path)}) WHERE column_id = 0 ORDER BY row_group_id`,
       { signal },
     );
     const row_groups = groups.map(({ rows }) => safeNumber(rows));

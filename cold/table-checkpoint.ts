@@ -13,7 +13,7 @@ import { isVarveError, VarveError } from '../schemas/errors.ts';
 import { failpoint } from '../schemas/failpoint.ts';
 import { KIB } from '../schemas/limits.ts';
 import { collect, fileBody, sha256Of } from './body.ts';
-import { type DuckDb, type DuckSource, sqlText } from './duckdb.ts';
+import { type DuckDb, type DuckSource, sqlFile, sqlText } from './duckdb.ts';
 import { FILE_MODE, makeFolder } from './files.ts';
 import type { CallOptions, ObjectStore } from './object-store.ts';
 import { SCRATCH_PREFIX } from './parquet-writer.ts';
@@ -111,7 +111,7 @@ export async function readCheckpoint(
       throw invalid(key, 'has another SHA-256 than named');
     const actions: Action[] = [];
     const columns = NAMES.map((name) => `CAST(to_json("${name}") AS VARCHAR) AS "${name}"`).join(', ');
-    const sql = `SELECT ${columns} FROM read_parquet([${sqlText(path)}], hive_partitioning = false)`;
+    const sql = `SELECT ${columns} FROM read_parquet([${sqlFile(path)}], hive_partitioning = false)`;
     for await (const block of (await duckOf(workshop)).blocks(sql, options)) {
       for (const row of block) {
         const kind = NAMES.find((name) => row[name] !== null);
@@ -142,7 +142,7 @@ async function writeParquet(
     await handle.close();
   }
   const columns = NAMES.map((name) => `"${name}": ${sqlText(COLUMNS[name])}`).join(', ');
-  const source = `read_json(${sqlText(lines)}, format = 'newline_delimited', auto_detect = false, columns = {${columns}})`;
+  const source = `read_json(${sqlFile(lines)}, format = 'newline_delimited', auto_detect = false, columns = {${columns}})`;
   // Snappy, which every reader of Delta knows.
   await duck.run(`COPY (SELECT * FROM ${source}) TO ${sqlText(path)} (FORMAT parquet, COMPRESSION snappy)`, options);
 }

@@ -7,7 +7,7 @@
  */
 import { isVarveError, type VarveError } from '../schemas/errors.ts';
 import { COLUMNS } from '../schemas/parquet.ts';
-import { type DuckDb, safeNumber, sqlText } from './duckdb.ts';
+import { type DuckDb, safeNumber, sqlFile } from './duckdb.ts';
 import type { CallOptions } from './object-store.ts';
 import type { PartitionValues } from './table-actions.ts';
 import { type RowRange, type ScannedRow, scanRows, sourceOf } from './verify-scan.ts';
@@ -27,7 +27,7 @@ export type FileToScan = {
 /** Rows of each row group. @throws VarveError where the footer cannot be read */
 export async function readRowGroups(duck: DuckDb, path: string, options: CallOptions = {}): Promise<number[]> {
   const groups = await duck.rows(
-    `SELECT row_group_num_rows AS rows FROM parquet_metadata(${sqlText(path)}) WHERE column_id = 0 ORDER BY row_group_id`,
+    `SELECT row_group_num_rows AS rows FROM parquet_metadata(${sqlFile(path)}) WHERE column_id = 0 ORDER BY row_group_id`,
     options,
   );
   return groups.map(({ rows }) => safeNumber(rows));

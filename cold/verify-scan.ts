@@ -10,7 +10,7 @@
  * The link of a first row to what stands before it in another file is not known here: whoever has the segments checks it.
  */
 import { invariant } from '../schemas/errors.ts';
-import { type DuckDb, type DuckRow, type DuckValue, sqlText } from './duckdb.ts';
+import { type DuckDb, type DuckRow, type DuckValue, sqlFile } from './duckdb.ts';
 import type { CallOptions } from './object-store.ts';
 import type { PartitionValues } from './table-actions.ts';
 
@@ -86,7 +86,7 @@ const OFFLOADED = 'coalesce(len(offloaded), 0) > 0';
 const REDACTED = `starts_with(payload, '{"$redacted":')`;
 
 export function sourceOf(path: string): string {
-  return `read_parquet([${sqlText(path)}], hive_partitioning = false, file_row_number = true)`;
+  return `read_parquet([${sqlFile(path)}], hive_partitioning = false, file_row_number = true)`;
 }
 
 function scanSql(path: string, { first, last }: RowRange, withPayload: boolean): string {

@@ -101,10 +101,10 @@ async function readSnapshot(
   return at === undefined ? await log.snapshot({ signal }) : await log.snapshotAt(at, { signal });
 }
 
-/** A folder's objects are files of this machine already; DuckDB takes some characters of a path for a pattern. */
+/** A folder's objects are files of this machine already. */
 function pathsOf(url: string): ((key: string) => string) | undefined {
   const address = parseStoreUrl(url);
-  if (address.kind !== 'file' || /[*?[\]{}]/.test(resolve(address.path))) return undefined;
+  if (address.kind !== 'file') return undefined;
   const root = resolve(address.path);
   return (key) => join(root, key);
 }
