@@ -104,17 +104,19 @@ export class Sidecar {
   }
 }
 
-/** Directories that hold a log: a path, or all that a glob finds. */
+/** Directories that hold a log: a path, or all that a glob finds. A log whose own name looks like a glob is itself. */
 export async function findLogs(pattern: string): Promise<string[]> {
-  const isGlob = /[*?[{]/.test(pattern);
+  const isGlob = /[*?[{]/.test(pattern) && !(await isLog(pattern));
   const found = isGlob
     ? await glob(pattern, { onlyDirectories: true, absolute: true, expandDirectories: false })
     : [pattern];
   const directories = found.map((path) => resolve(path));
-  const areLogs = await Promise.all(
-    directories.map(async (dir) => (await stat(join(dir, 'log.json')).catch(() => undefined)) !== undefined),
-  );
+  const areLogs = await Promise.all(directories.map(isLog));
   return directories.filter((_, i) => areLogs[i]).toSorted();
+}
+
+async function isLog(directory: string): Promise<boolean> {
+  return (await stat(join(directory, 'log.json')).catch(() => undefined)) !== undefined;
 }
 
 const IN_DOUBT = statement<{ count: number }>('sidecar.in_doubt', `SELECT count(*) AS count FROM in_doubt`);

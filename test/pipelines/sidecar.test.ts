@@ -139,6 +139,13 @@ describe('pipelines/sidecar', () => {
     assert.equal((await selectOne<{ lsn: number }>(pool, 'SELECT lsn FROM cursors')).lsn, 5);
   });
 
+  it('takes a log whose own name looks like a glob for itself', async () => {
+    await withLog(dir('a [b] *?'), (log) => grow(log, 4));
+    await withLog(dir('ab'), (log) => grow(log, 3));
+    await drainHere({ ...place, logs: dir('a [b] *?') });
+    assert.equal((await warmRows(pool)).length, 4);
+  });
+
   it('drains: 0 where everything is out, 4 where its time was not enough or another one is at it, 2 where there is no log', async () => {
     const nothing = await varve(place, 'sidecar', '--drain');
     assert.deepEqual([nothing.code, /HOT_NOT_A_LOG/.test(nothing.stderr)], [2, true]);
