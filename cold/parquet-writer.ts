@@ -75,17 +75,19 @@ export class ParquetWriter implements AsyncDisposable {
   readonly #groups = new RowGroupSizer();
   #range: FileRange | undefined;
   #state: 'writing' | 'finished' | 'failed' | 'closed' = 'writing';
+  readonly #fullBytes: number;
 
-  private constructor(duck: DuckDb, folder: string) {
+  private constructor(duck: DuckDb, folder: string, fullBytes: number) {
     this.#duck = duck;
     this.#folder = folder;
+    this.#fullBytes = fullBytes;
   }
 
   /** `scratchDir` needs room for the rows as JSON and for the file. The instance of DuckDB must have one thread. */
-  static async open(duck: DuckDb, scratchDir: string): Promise<ParquetWriter> {
+  static async open(duck: DuckDb, scratchDir: string, fullBytes = FULL_BYTES): Promise<ParquetWriter> {
     try {
       await makeFolder(scratchDir);
-      return new ParquetWriter(duck, await mkdtemp(join(scratchDir, SCRATCH_PREFIX)));
+      return new ParquetWriter(duck, await mkdtemp(join(scratchDir, SCRATCH_PREFIX)), fullBytes);
     } catch (error) {
       throw scratchError(error);
     }
@@ -98,7 +100,7 @@ export class ParquetWriter implements AsyncDisposable {
 
   /** Time to finish this file, and to go on in another one. */
   get isFull(): boolean {
-    return this.#bytes >= FULL_BYTES || this.#check.segments.length >= SEGMENTS_MAX / 2;
+    return this.#bytes >= this.#fullBytes || this.#check.segments.length >= SEGMENTS_MAX / 2;
   }
 
   /**
