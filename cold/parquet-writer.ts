@@ -20,7 +20,7 @@ import type { ColdRow } from '../schemas/parquet.ts';
 import { refuseAborted } from './body.ts';
 import { COLUMN_NAMES, COLUMN_TYPES, lineOf } from './columns.ts';
 import { type DuckDb, safeNumber, sqlText } from './duckdb.ts';
-import { FILE_MODE, fileError, makeFolder } from './files.ts';
+import { FILE_MODE, makeFolder, scratchError } from './files.ts';
 import type { CallOptions } from './object-store.ts';
 import { type Expected, type OpenSegment, type Partition, RowCheck, type Run } from './row-check.ts';
 import { RowGroupSizer } from './row-groups.ts';
@@ -300,12 +300,4 @@ function tooLarge(
     bytes,
     limit: LINE_BYTES_MAX,
   });
-}
-
-/** The scratch folder's errors are the file system's, not the store's. */
-function scratchError(error: unknown): unknown {
-  const named = fileError(error, 'scratch folder');
-  if (named === error || !(named instanceof VarveError)) return error;
-  const code = named.code === 'STORE_FULL' ? 'COLD_DISK_FULL' : 'COLD_FILE_UNREADABLE';
-  return new VarveError(code, named.message, named.details, error);
 }
