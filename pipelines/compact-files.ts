@@ -49,7 +49,7 @@ export type ClaimedMember = Member & { readonly head_hash: string; readonly summ
 
 export type FileCounts = {
   readonly events: number;
-  /** Of the rows as lines of JSON: what the files were made from, long strings already gone. */
+  /** In UTF-8, of the payloads that the files hold: long strings are gone to blobs. */
   readonly payload_bytes: number;
   readonly file_bytes: number;
 };
@@ -148,7 +148,7 @@ class Making implements AsyncDisposable {
     }
     this.#block.push(row);
     this.#blockChars += row.payload.length;
-    this.#counts.payload_bytes += row.payload.length;
+    this.#counts.payload_bytes += Buffer.byteLength(row.payload);
     if (this.#block.length >= BLOCK_ROWS || this.#blockChars >= BLOCK_CHARS) await this.#flush();
   }
 
