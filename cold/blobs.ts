@@ -18,7 +18,7 @@ import { join } from 'node:path';
 import { VarveError } from '../schemas/errors.ts';
 import { MIB } from '../schemas/limits.ts';
 import { type Body, bytesOf, fileBody, refuseAborted } from './body.ts';
-import { FILE_MODE } from './files.ts';
+import { FILE_MODE, scratchError } from './files.ts';
 import type { CallOptions, ObjectStore, PutOutcome } from './object-store.ts';
 import { pack, packFrame, unpack } from './zstd.ts';
 import { FRAME_BYTES_MAX, FrameError } from './zstd-frames.ts';
@@ -162,7 +162,7 @@ async function spool(
     return { body: await fileBody(path, digest.digest('hex')), [Symbol.asyncDispose]: dispose };
   } catch (error) {
     await dispose();
-    throw error;
+    throw scratchError(error);
   }
 }
 

@@ -9,14 +9,14 @@
  * has resolved: it fetches both objects, compares their SHA-256, and reads every row with every column.
  */
 import { createHash, hash } from 'node:crypto';
-import { mkdtemp, open, rm } from 'node:fs/promises';
+import { open } from 'node:fs/promises';
 import { join } from 'node:path';
 import { isVarveError, VarveError } from '../schemas/errors.ts';
 import { failpoint } from '../schemas/failpoint.ts';
 import { collect, fileBody } from './body.ts';
 import { FINGERPRINT } from './columns.ts';
 import { type DuckDb, safeNumber, sqlFile } from './duckdb.ts';
-import { FILE_MODE, makeFolder } from './files.ts';
+import { FILE_MODE, inScratch } from './files.ts';
 import type { CallOptions, ObjectStore } from './object-store.ts';
 import { type LocalFile, SCRATCH_PREFIX } from './parquet-writer.ts';
 import type { Expected } from './row-check.ts';
@@ -49,15 +49,11 @@ export async function readBack(
   const wanted = formatSegments(file.list);
   const segments = await fetchSmall(store, segmentsKey(file.stem), options);
   if (!segments.equals(wanted)) throw differs(segmentsKey(file.stem), 'holds other bytes than were put');
-  await makeFolder(scratchDir);
-  const folder = await mkdtemp(join(scratchDir, SCRATCH_PREFIX));
-  try {
+  await inScratch(scratchDir, SCRATCH_PREFIX, async (folder) => {
     const copy = join(folder, 'back.parquet');
     await fetchTo(store, key, copy, file.sha256, options);
     await checkRows(duck, copy, file.expected, key, options);
-  } finally {
-    await rm(folder, { recursive: true, force: true });
-  }
+  });
 }
 
 /** What a live file's tags promise of its segments, proven. @throws VarveError COLD_SEGMENTS_INVALID, STORE_MISSING */

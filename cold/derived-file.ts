@@ -9,7 +9,7 @@
  * overwritten: so they are in a snapshot exactly when their data file is, and no run has to finish what another left.
  */
 import { createHash } from 'node:crypto';
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { ColumnType } from '../schemas/parquet.ts';
 import {
@@ -20,7 +20,7 @@ import {
 } from '../schemas/parquet-trajectories.ts';
 import { DUCK_TYPES } from './columns.ts';
 import { type DuckDb, sqlFile, sqlText } from './duckdb.ts';
-import { FILE_MODE, makeFolder } from './files.ts';
+import { FILE_MODE, inScratch } from './files.ts';
 import type { CallOptions, ObjectStore } from './object-store.ts';
 import { SCRATCH_PREFIX } from './parquet-writer.ts';
 import { derivedKey } from './table-keys.ts';
@@ -56,9 +56,7 @@ export async function putDerived(
   scratchDir: string,
   options: CallOptions = {},
 ): Promise<DerivedNames> {
-  await makeFolder(scratchDir);
-  const scratch = await mkdtemp(join(scratchDir, SCRATCH_PREFIX));
-  try {
+  return await inScratch(scratchDir, SCRATCH_PREFIX, async (scratch) => {
     const put = async (table: 'trajectories' | 'imports', columns: readonly DerivedColumn[]): Promise<string> => {
       const bytes = await toParquet(duck, join(scratch, table), columns, rows[table], options);
       const sha256 = createHash('sha256').update(bytes).digest('hex');
@@ -69,9 +67,7 @@ export async function putDerived(
       trajectories: rows.trajectories.length > 0 ? await put('trajectories', TRAJECTORY_COLUMNS) : NO_ROWS,
       ...(rows.imports.length > 0 ? { imports: await put('imports', IMPORT_COLUMNS) } : {}),
     };
-  } finally {
-    await rm(scratch, { recursive: true, force: true });
-  }
+  });
 }
 
 async function toParquet(

@@ -23,7 +23,7 @@ import { type ErrorCode, VarveError } from '../schemas/errors.ts';
 import { MIB } from '../schemas/limits.ts';
 import { refuseAborted } from './body.ts';
 import { type Cell, CellReader } from './duckdb-cells.ts';
-import { makeFolder } from './files.ts';
+import { makeFolder, scratchError } from './files.ts';
 
 export type DuckDbOptions = {
   /** Folder for what does not fit into memory. Made where it is missing. */
@@ -88,7 +88,9 @@ export class DuckDb implements AsyncDisposable {
     const memoryLimitBytes = options.memoryLimitBytes ?? DEFAULTS.memoryLimitBytes;
     try {
       // For its owner alone: what is spilled are payloads.
-      await makeFolder(options.tempDir);
+      await makeFolder(options.tempDir).catch((error: unknown) => {
+        throw scratchError(error);
+      });
       // Loaded when it is needed: the binding takes 30 MB of memory, which most commands do without.
       const { DuckDBInstance } = await import('@duckdb/node-api');
       const instance = await DuckDBInstance.create(':memory:', {

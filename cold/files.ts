@@ -1,6 +1,6 @@
 /** Folders that survive a power cut, and errors of the file system in the store's terms. */
-import { mkdir, open } from 'node:fs/promises';
-import { dirname } from 'node:path';
+import { mkdir, mkdtemp, open, rm } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
 import { type ErrorCode, isVarveError, VarveError } from '../schemas/errors.ts';
 
 export const FILE_MODE = 0o600;
@@ -50,4 +50,30 @@ export function fileError(error: unknown, key: string): unknown {
   if (isVarveError(error) || errno === undefined) return error;
   const code = CODES[errno] ?? 'STORE_UNAVAILABLE';
   return new VarveError(code, `${key}: ${errno}`, { key, errno }, error);
+}
+
+/** The scratch folder's errors are the file system's, not the store's. */
+export function scratchError(error: unknown): unknown {
+  const named = fileError(error, 'scratch folder');
+  if (named === error || !(named instanceof VarveError)) return error;
+  const code = named.code === 'STORE_FULL' ? 'COLD_DISK_FULL' : 'COLD_FILE_UNREADABLE';
+  return new VarveError(code, named.message, named.details, error);
+}
+
+/** What `work` gives, which has a folder of its own below `scratchDir` meanwhile. Errors of the store are VarveErrors. */
+export async function inScratch<T>(
+  scratchDir: string,
+  prefix: string,
+  work: (folder: string) => Promise<T>,
+): Promise<T> {
+  let folder: string | undefined;
+  try {
+    await makeFolder(scratchDir);
+    folder = await mkdtemp(join(scratchDir, prefix));
+    return await work(folder);
+  } catch (error) {
+    throw scratchError(error);
+  } finally {
+    if (folder !== undefined) await rm(folder, { recursive: true, force: true });
+  }
 }

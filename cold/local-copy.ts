@@ -8,7 +8,7 @@ import { join } from 'node:path';
 import { isVarveError } from '../schemas/errors.ts';
 import { MIB } from '../schemas/limits.ts';
 import { refuseAborted } from './body.ts';
-import { FILE_MODE, fileError } from './files.ts';
+import { FILE_MODE, fileError, scratchError } from './files.ts';
 import type { CallOptions, ObjectStore } from './object-store.ts';
 import { SCRATCH_PREFIX } from './parquet-writer.ts';
 
@@ -48,7 +48,7 @@ export async function localCopy(
     const path = join(folder, 'object');
     const read = await copyTo(path, store, key, options).catch(async (error: unknown) => {
       await remove();
-      throw fileError(error, 'scratch folder');
+      throw scratchError(error);
     });
     return { path, ...read, [Symbol.asyncDispose]: remove };
   } catch (error) {
@@ -61,7 +61,7 @@ async function scratchFolder(scratchDir: string): Promise<string> {
   try {
     return await mkdtemp(join(scratchDir, SCRATCH_PREFIX));
   } catch (error) {
-    throw fileError(error, 'scratch folder');
+    throw scratchError(error);
   }
 }
 

@@ -20,7 +20,7 @@ import type { ColdRow } from '../schemas/parquet.ts';
 import { refuseAborted } from './body.ts';
 import { COLUMN_NAMES, COLUMN_TYPES, lineOf } from './columns.ts';
 import { type DuckDb, safeNumber, sqlFile, sqlText } from './duckdb.ts';
-import { FILE_MODE, fileError, makeFolder } from './files.ts';
+import { FILE_MODE, makeFolder, scratchError } from './files.ts';
 import type { CallOptions } from './object-store.ts';
 import { type Expected, type OpenSegment, type Partition, RowCheck, type Run } from './row-check.ts';
 import { RowGroupSizer } from './row-groups.ts';
@@ -75,17 +75,19 @@ export class ParquetWriter implements AsyncDisposable {
   readonly #groups = new RowGroupSizer();
   #range: FileRange | undefined;
   #state: 'writing' | 'finished' | 'failed' | 'closed' = 'writing';
+  readonly #fullBytes: number;
 
-  private constructor(duck: DuckDb, folder: string) {
+  private constructor(duck: DuckDb, folder: string, fullBytes: number) {
     this.#duck = duck;
     this.#folder = folder;
+    this.#fullBytes = fullBytes;
   }
 
   /** `scratchDir` needs room for the rows as JSON and for the file. The instance of DuckDB must have one thread. */
-  static async open(duck: DuckDb, scratchDir: string): Promise<ParquetWriter> {
+  static async open(duck: DuckDb, scratchDir: string, fullBytes = FULL_BYTES): Promise<ParquetWriter> {
     try {
       await makeFolder(scratchDir);
-      return new ParquetWriter(duck, await mkdtemp(join(scratchDir, SCRATCH_PREFIX)));
+      return new ParquetWriter(duck, await mkdtemp(join(scratchDir, SCRATCH_PREFIX)), fullBytes);
     } catch (error) {
       throw scratchError(error);
     }
@@ -98,7 +100,7 @@ export class ParquetWriter implements AsyncDisposable {
 
   /** Time to finish this file, and to go on in another one. */
   get isFull(): boolean {
-    return this.#bytes >= FULL_BYTES || this.#check.segments.length >= SEGMENTS_MAX / 2;
+    return this.#bytes >= this.#fullBytes || this.#check.segments.length >= SEGMENTS_MAX / 2;
   }
 
   /**
@@ -298,12 +300,4 @@ function tooLarge(
     bytes,
     limit: LINE_BYTES_MAX,
   });
-}
-
-/** The scratch folder's errors are the file system's, not the store's. */
-function scratchError(error: unknown): unknown {
-  const named = fileError(error, 'scratch folder');
-  if (named === error || !(named instanceof VarveError)) return error;
-  const code = named.code === 'STORE_FULL' ? 'COLD_DISK_FULL' : 'COLD_FILE_UNREADABLE';
-  return new VarveError(code, named.message, named.details, error);
 }

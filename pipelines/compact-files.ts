@@ -36,6 +36,8 @@ export type FileParts = {
   readonly scratchDir: string;
   /** Longer strings leave their payloads; in bytes. */
   readonly offloadOverBytes: number;
+  /** A file is finished at this many bytes of rows. @default as `ParquetWriter` says */
+  readonly fileBytes?: number | undefined;
   readonly blobs: BlobPutter;
   readonly signal: AbortSignal;
   readonly policy: RetryPolicy;
@@ -47,7 +49,7 @@ export type ClaimedMember = Member & { readonly head_hash: string; readonly summ
 
 export type FileCounts = {
   readonly events: number;
-  /** Of the rows as lines of JSON: what the files were made from, long strings already gone. */
+  /** In UTF-8, of the payloads that the files hold: long strings are gone to blobs. */
   readonly payload_bytes: number;
   readonly file_bytes: number;
 };
@@ -132,6 +134,12 @@ class Making implements AsyncDisposable {
 
   async add(event: ExportedEvent): Promise<void> {
     const member = this.#member as ClaimedMember;
+    // A trajectory may be larger than a file: it goes on in the next one, as another segment. Only with an event that is
+    // there: the row of a trajectory that ends belongs to the file that has its last one.
+    if (this.#writer?.isFull === true && this.#block.length === 0) {
+      await this.#endFile();
+      this.#firstInFile = this.#sequence + 1;
+    }
     const { row, bodies } = toRow(event, member, this.#parts.offloadOverBytes);
     for (const body of bodies) await this.#putBody(body);
     if (event.sequence_number === 1) {
@@ -140,7 +148,7 @@ class Making implements AsyncDisposable {
     }
     this.#block.push(row);
     this.#blockChars += row.payload.length;
-    this.#counts.payload_bytes += row.payload.length;
+    this.#counts.payload_bytes += Buffer.byteLength(row.payload);
     if (this.#block.length >= BLOCK_ROWS || this.#blockChars >= BLOCK_CHARS) await this.#flush();
   }
 
@@ -173,7 +181,7 @@ class Making implements AsyncDisposable {
     if (last === undefined) return;
     this.#block = [];
     this.#blockChars = 0;
-    this.#writer ??= await ParquetWriter.open(this.#parts.duck, this.#parts.scratchDir);
+    this.#writer ??= await ParquetWriter.open(this.#parts.duck, this.#parts.scratchDir, this.#parts.fileBytes);
     try {
       await this.#writer.append({ previous_hash: this.#hash, rows });
     } catch (error) {
@@ -183,11 +191,6 @@ class Making implements AsyncDisposable {
     this.#sequence = last.sequence_number;
     this.#hash = last.cryptographic_hash;
     this.#counts.events += rows.length;
-    // A trajectory may be larger than a file: it goes on in the next one, as another segment.
-    if (this.#writer.isFull) {
-      await this.#endFile();
-      this.#firstInFile = this.#sequence + 1;
-    }
   }
 
   async #putBody(body: OffloadedBody): Promise<void> {

@@ -56,6 +56,7 @@ const ROUND = 20_000;
 /** Larger groups are worth a file in any case; they are not measured. */
 const MEASURED_EVENTS_MAX = 20_000;
 const DUCK_BYTES = 256 * MIB;
+const DAY_MS = 86_400_000;
 
 /** @returns what it did, or with `dryRun` would do */
 export async function compact(config: Config, options: CompactOptions, signal: AbortSignal): Promise<CompactReport> {
@@ -77,6 +78,7 @@ export async function compact(config: Config, options: CompactOptions, signal: A
   if (options.dryRun) {
     if (log !== undefined) await checkTable(warm.pool, log, store.url, true);
     await allRounds(job, undefined);
+    report.end = isOver(job) ? 'stopped' : 'finished';
     return report;
   }
   if (log === undefined) throw new VarveError('COLD_NO_TABLE', `there is no table in ${store.url}`);
@@ -96,7 +98,7 @@ export async function compact(config: Config, options: CompactOptions, signal: A
     report.error = isVarveError(error) ? { code: error.code, message: error.message } : undefined;
     throw error;
   } finally {
-    await noteEnd(warm.pool, run, ruleOf(config, options), report);
+    await noteEnd(warm.pool, run, dueRuleOf(config), report);
   }
   return report;
 }
@@ -285,7 +287,12 @@ async function noteEnd(pool: WarmPool, run: CompactionRun, rule: CandidateRule, 
   await run.end(report.end, report.error?.code, report.toJSON());
 }
 
-export function ruleOf({ lifecycle }: Config, { olderThanMs }: { olderThanMs: number }): CandidateRule {
+/** What is due by the configuration: backlogs by this rule alone can be compared from run to run. */
+export function dueRuleOf(config: Config): CandidateRule {
+  return ruleOf(config, { olderThanMs: config.compact.olderThanDays * DAY_MS });
+}
+
+function ruleOf({ lifecycle }: Config, { olderThanMs }: { olderThanMs: number }): CandidateRule {
   return {
     olderThanMs,
     importIdleMs: lifecycle.importIdleMinutes * 60_000,

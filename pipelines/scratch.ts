@@ -6,18 +6,24 @@ import { randomBytes } from 'node:crypto';
 import { mkdir, readdir, rm } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import { join, resolve } from 'node:path';
+import { scratchError } from '../cold/files.ts';
 import { isAlive } from '../warm/postmaster.ts';
 
 export type Scratch = AsyncDisposable & { readonly path: string };
 
+/** @throws VarveError COLD_DISK_FULL, COLD_FILE_UNREADABLE */
 export async function openScratch(folder: string): Promise<Scratch> {
   const parent = resolve(folder);
   const host = hostname().replaceAll(/[^A-Za-z0-9.-]/g, '-');
-  // For its owner alone: what is in it are payloads.
-  await mkdir(parent, { recursive: true, mode: 0o700 });
-  await removeAbandoned(parent, host);
   const path = join(parent, `varve-${host}-${process.pid}-${randomBytes(4).toString('hex')}`);
-  await mkdir(path, { mode: 0o700 });
+  try {
+    // For its owner alone: what is in it are payloads.
+    await mkdir(parent, { recursive: true, mode: 0o700 });
+    await removeAbandoned(parent, host);
+    await mkdir(path, { mode: 0o700 });
+  } catch (error) {
+    throw scratchError(error);
+  }
   return { path, [Symbol.asyncDispose]: () => rm(path, { recursive: true, force: true, maxRetries: 3 }) };
 }
 

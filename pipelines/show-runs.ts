@@ -4,7 +4,7 @@
  */
 import type { Config } from '../schemas/config.ts';
 import { type Backlog, type RunRow, readBacklog, readRuns } from '../warm/compaction-rows.ts';
-import { ruleOf } from './compact.ts';
+import { dueRuleOf } from './compact.ts';
 import { openWarm } from './open-warm.ts';
 import { print, printJson, table } from './print.ts';
 
@@ -20,7 +20,7 @@ type Reported = {
 
 export async function showRuns(config: Config, last: number, json: boolean): Promise<number> {
   await using warm = await openWarm(config);
-  const rule = ruleOf(config, { olderThanMs: config.compact.olderThanDays * 86_400_000 });
+  const rule = dueRuleOf(config);
   const [runs, backlog] = await warm.pool.lend(async (session) => [
     await readRuns(session, last),
     await readBacklog(session, rule),

@@ -156,7 +156,7 @@ async function verifyPartition(
 }
 
 async function missingBlobs(session: Session, config: Config, signal: AbortSignal): Promise<string[]> {
-  await using store = await openColdStore(config);
+  await using store = await openColdStore(config, { signal, readOnly: true });
   const missing: string[] = [];
   for await (const { sha256, trajectory_id, sequence_number } of referencedBlobs(session)) {
     if (signal.aborted) throw new VarveError('ABORTED', 'verifying was aborted');

@@ -141,7 +141,7 @@ describe('verify of the cold tier', () => {
   });
 
   describe('of an object that was damaged', () => {
-    /** A file with three row groups of large payloads, and a small one. */
+    /** A file with several row groups of large payloads, and a small one. */
     type Large = Place & { readonly file: LiveFile; readonly groups: readonly number[] };
     let large: Large;
 
@@ -155,7 +155,7 @@ describe('verify of the cold tier', () => {
         `SELECT row_group_num_rows AS n FROM parquet_metadata('${path}') WHERE column_id = 0 ORDER BY row_group_id`,
       );
       large = { ...place, file, groups: groups.map(({ n }) => Number(n)) };
-      assert.equal(groups.length, 3);
+      assert.ok(groups.length >= 3);
     });
 
     /** Verifies while the large file has other bytes. */

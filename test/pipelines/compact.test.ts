@@ -77,6 +77,8 @@ describe('pipelines/compact', () => {
         [0, 'would move 28 events of 2 trajectories into 1 files\n'],
         ended.err,
       );
+      const told = JSON.parse((await compact('--dry-run', '--json')).out) as { end: string; error?: object };
+      assert.deepEqual([told.end, told.error], ['finished', undefined]);
       assert.equal(existsSync(place.storeRoot), false);
       const { runs } = await selectOne<{ runs: number }>(
         place.database.pool,
@@ -421,6 +423,17 @@ describe('pipelines/compact', () => {
       assert.deepEqual([runs.length, runs[0]?.state, backlog.trajectories], [1, 'finished', 0]);
     });
 
+    it('compares what is due by the configuration, whatever a run was asked for', async () => {
+      await some(3);
+      await exec(place.database.pool, 'UPDATE trajectories SET created_at = varve_now()');
+      assert.equal((await place.run('compact')).code, 0);
+      assert.equal((await compact('--tenant', 'nobody')).code, 0);
+      const { code, out } = await place.run('runs', '--json');
+      const { runs } = JSON.parse(out) as { runs: { report: { backlog: { trajectories: number } } }[] };
+      const left = runs.map(({ report }) => report.backlog.trajectories);
+      assert.deepEqual([code, left], [0, [0, 0]]);
+    });
+
     it('one that died, failed, or left more than the one before is a concern', () => {
       const run = (state: RunRow['state'], left: number | undefined, is_lapsed = false): RunRow => ({
         run_id: 'r',
@@ -444,6 +457,17 @@ describe('pipelines/compact', () => {
       assert.match(concernOf([run('running', undefined, true)]) ?? '', /died/);
       assert.equal(concernOf([run('running', undefined), run('finished', 1)]), undefined);
     });
+  });
+
+  it('counts the bytes of payloads, not their characters', async () => {
+    const chain = new Chain(idAt(0, DAY));
+    chain.add({ event_type: 'TaskStarted', payload: { tenant: 'acme' } });
+    chain.add({ event_type: 'MessageAdded', payload: { content: '永不丢失'.repeat(100) } });
+    chain.add({ event_type: 'TaskFinished', payload: { status: 'completed' } });
+    await place.ingest({ chain, from: 1 });
+    const { payload_bytes } = JSON.parse((await compact('--json')).out) as { payload_bytes: number };
+    const expected = chain.events.reduce((sum, event) => sum + event.payload_bytes.byteLength, 0);
+    assert.equal(payload_bytes, expected);
   });
 
   it('a signal gives up what is not committed, and gives its claims back', async () => {

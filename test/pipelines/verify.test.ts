@@ -248,6 +248,7 @@ describe('varve verify', () => {
       assert.deepEqual([refused.code, refused.hot, refused.cold?.refused?.code], [2, [], 'COLD_NO_TABLE']);
       rmSync(place.temp.join('cold'), { recursive: true });
       assert.equal((await verify('--cold')).code, 2);
+      assert.equal((await verify('--warm', '--deep')).code, 0);
       assert.equal(existsSync(place.temp.join('cold')), false);
       await writeTable();
       for (const flags of [[], ['--cold'], ['--cold', '--deep']]) {
