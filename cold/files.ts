@@ -1,5 +1,5 @@
 /** Folders that survive a power cut, and errors of the file system in the store's terms. */
-import { mkdir, mkdtemp, open, rm } from 'node:fs/promises';
+import { mkdir, mkdtemp, open, rm, stat } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { type ErrorCode, isVarveError, VarveError } from '../schemas/errors.ts';
 
@@ -17,9 +17,19 @@ export async function syncFolder(path: string): Promise<void> {
 
 /** Creates a folder and its parents; when it resolves, the entries of those that it created survive a power cut. */
 export async function makeFolder(path: string): Promise<void> {
-  const first = await mkdir(path, { recursive: true, mode: FOLDER_MODE });
-  if (first === undefined) return;
-  for (let folder = path; folder.length >= first.length; folder = dirname(folder)) await syncFolder(dirname(folder));
+  try {
+    await mkdir(path, { mode: FOLDER_MODE });
+  } catch (error) {
+    if ((await stat(path).catch(() => undefined))?.isDirectory() === true) return;
+    const parent = dirname(path);
+    if (errnoOf(error) !== 'ENOENT' || parent === path) throw error;
+    // Not `recursive`: that says ENOENT of a full disk, and below /proc it never ends.
+    await makeFolder(parent);
+    await mkdir(path, { mode: FOLDER_MODE }).catch((again: unknown) => {
+      if (errnoOf(again) !== 'EEXIST') throw again;
+    });
+  }
+  await syncFolder(dirname(path));
 }
 
 /** The errno of a Node error, such as ENOENT. */

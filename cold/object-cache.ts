@@ -17,7 +17,7 @@
 import { createHash, randomUUID } from 'node:crypto';
 import { link, mkdir, open, readdir, rename, rm, stat, unlink, utimes } from 'node:fs/promises';
 import { basename, join } from 'node:path';
-import { VarveError } from '../schemas/errors.ts';
+import { isVarveError, VarveError } from '../schemas/errors.ts';
 import { errnoOf, FILE_MODE, fileError, makeFolder } from './files.ts';
 import type { CallOptions, ObjectStore } from './object-store.ts';
 
@@ -75,7 +75,7 @@ export class CacheUser implements AsyncDisposable {
 
   /**
    * All of them are local files, proven and in use by this user until it closes, when it resolves. After an error those
-   * that were fetched are kept, so the same call goes on.
+   * that were fetched are kept, so the same call goes on; but for COLD_CACHE_BUSY, when none of these are in use any more.
    *
    * @throws VarveError COLD_CACHE_TOO_SMALL: together with what this user has, larger than the cache may be.
    * COLD_CACHE_BUSY: no room while other users hold what they hold. STORE_MISSING, STORE_CORRUPT: an object is not there,
@@ -91,6 +91,12 @@ export class CacheUser implements AsyncDisposable {
       try {
         await this.#makeRoom(missing);
         await inParallel(missing, (object) => this.#fetch(store, object, options));
+      } catch (error) {
+        // Two who wait for each other's room while they hold some would wait for ever.
+        if (isVarveError(error, 'COLD_CACHE_BUSY')) {
+          for (const object of objects) await rm(this.pathOf(object), { force: true });
+        }
+        throw error;
       } finally {
         for (const object of missing) await rm(this.#partOf(object), { force: true });
       }

@@ -6,7 +6,7 @@ import { randomBytes } from 'node:crypto';
 import { mkdir, readdir, rm } from 'node:fs/promises';
 import { hostname } from 'node:os';
 import { join, resolve } from 'node:path';
-import { scratchError } from '../cold/files.ts';
+import { makeFolder, scratchError } from '../cold/files.ts';
 import { isAlive } from '../warm/postmaster.ts';
 
 export type Scratch = AsyncDisposable & { readonly path: string };
@@ -18,7 +18,7 @@ export async function openScratch(folder: string): Promise<Scratch> {
   const path = join(parent, `varve-${host}-${process.pid}-${randomBytes(4).toString('hex')}`);
   try {
     // For its owner alone: what is in it are payloads.
-    await mkdir(parent, { recursive: true, mode: 0o700 });
+    await makeFolder(parent);
     await removeAbandoned(parent, host);
     await mkdir(path, { mode: 0o700 });
   } catch (error) {

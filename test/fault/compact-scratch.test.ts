@@ -1,6 +1,6 @@
 /**
- * A scratch folder that has no room: compaction ends by name, whichever of its steps it hits, with nothing lost; and the
- * next run, with room, moves everything.
+ * A scratch folder or a store without room: compaction ends by name, whichever of its steps it hits, with nothing lost;
+ * and the next run, with room, moves everything.
  */
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
@@ -8,6 +8,7 @@ import { mkdirSync, writeFileSync } from 'node:fs';
 import { idAt } from '../support/cold-rows.ts';
 import { CompactPlace } from '../support/compact-place.ts';
 import { whyNoLoopDisk } from '../support/disk.ts';
+import { exec } from '../support/sidecar-warm.ts';
 import { skipAloud } from '../support/skip.ts';
 
 const DAY = Date.UTC(2024, 10, 20);
@@ -28,29 +29,36 @@ describe('fault/compact-scratch', () => {
     assert.match(ended.err, /scratch.*COLD_FILE_UNREADABLE/);
   });
 
-  it('a full one ends the run by name at every step, and nothing is lost', async function () {
-    const why = whyNoLoopDisk();
-    if (why !== undefined) skipAloud(this, why);
-    const chain = await place.finished(idAt(0, DAY), { textBytes: 40_000 });
-    place.settings = { VARVE_COLD_SCRATCH: place.temp.join('small') };
-    mkdirSync(place.temp.join('small'));
-    let code: number | null = 4;
-    // One file, folder or page more each time, until it is enough.
-    for (let inodes = 2; code !== 0; inodes++) {
-      const options = `size=1m,nr_inodes=${inodes}`;
-      execFileSync('mount', ['-t', 'tmpfs', '-o', options, 'tmpfs', place.temp.join('small')]);
-      try {
-        const ended = await place.compact();
-        if (process.env['SHOW']) console.log(inodes, ended.code, ended.err);
-        code = ended.code;
-        if (code === 0) break;
-        assert.equal(code, 4, ended.err);
-        assert.match(ended.err, /\[(COLD_DISK_FULL|COLD_FILE_UNREADABLE)\]/);
-        assert.equal((await place.files()).size, 0);
-      } finally {
-        execFileSync('umount', [place.temp.join('small')]);
+  for (const [which, folder, code] of [
+    ['scratch folder', 'scratch', 'COLD_DISK_FULL'],
+    ['store', 'cold', 'STORE_FULL'],
+  ] as const) {
+    it(`a full ${which} ends the run by name at every step, and nothing is lost`, async function () {
+      const why = whyNoLoopDisk();
+      if (why !== undefined) skipAloud(this, why);
+      const chain = await place.finished(idAt(0, DAY), { turns: 1, textBytes: 40_000 });
+      const at = place.temp.join(folder);
+      mkdirSync(at);
+      let ended = await place.compact('--tenant', 'nobody', '--dry-run');
+      // One file or folder more each time, until it is enough.
+      for (let inodes = 2; inodes === 2 || ended.code !== 0; inodes++) {
+        execFileSync('mount', ['-t', 'tmpfs', '-o', `size=2m,nr_inodes=${inodes}`, 'tmpfs', at]);
+        try {
+          ended = await place.compact();
+          const named = /\[\w+\]/.exec(ended.err)?.[0];
+          if (ended.code !== 0) assert.deepEqual([ended.code, named], [4, `[${code}]`], ended.err);
+          if (folder === 'scratch' && ended.code !== 0) assert.equal((await place.files()).size, 0);
+          if (folder === 'cold') {
+            execFileSync('mount', ['-o', 'remount,nr_inodes=1000', at]);
+            assert.equal((await place.compact()).code, 0);
+            await place.assertCold([chain]);
+            await exec(place.database.pool, 'DELETE FROM cold_segments; DELETE FROM cold_tables');
+          }
+        } finally {
+          execFileSync('umount', [at]);
+        }
       }
-    }
-    await place.assertCold([chain]);
-  });
+      if (folder === 'scratch') await place.assertCold([chain]);
+    });
+  }
 });
