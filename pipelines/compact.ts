@@ -10,9 +10,9 @@ import { join } from 'node:path';
 import { DuckDb } from '../cold/duckdb.ts';
 import { type PlacedSegment, segmentsOfTrajectories } from '../cold/locate.ts';
 import type { ObjectStore } from '../cold/object-store.ts';
-import { TableLog } from '../cold/table-log.ts';
+import type { TableLog } from '../cold/table-log.ts';
 import type { Config } from '../schemas/config.ts';
-import { type ErrorCode, isVarveError, VarveError } from '../schemas/errors.ts';
+import { type ErrorCode, invariant, isVarveError } from '../schemas/errors.ts';
 import { failpoint } from '../schemas/failpoint.ts';
 import type { TrajectoryId } from '../schemas/ids.ts';
 import { MIB } from '../schemas/limits.ts';
@@ -24,9 +24,8 @@ import {
   readBacklog,
   readCandidates,
   readSizes,
-  seeTable,
 } from '../warm/compaction-rows.ts';
-import { transaction, type WarmPool } from '../warm/pool.ts';
+import type { WarmPool } from '../warm/pool.ts';
 import { BlobPutter } from './blob-putter.ts';
 import { type LotParts, moveLot, repairMarks } from './compact-lot.ts';
 import { examine, type Group, groupByPartition, isHeld, lotsOf, type Skip } from './compact-plan.ts';
@@ -35,6 +34,7 @@ import { CompactionRun } from './compact-run.ts';
 import { Logger } from './logger.ts';
 import { openColdStore } from './open-cold.ts';
 import { openWarm } from './open-warm.ts';
+import { openOwnTable } from './own-table.ts';
 import { type RetryPolicy, retry } from './retry.ts';
 import { openScratch } from './scratch.ts';
 import { settleAllUnproven } from './settle-unproven.ts';
@@ -73,16 +73,14 @@ export async function compact(config: Config, options: CompactOptions, signal: A
       logger.failure('compact.retry', error, {});
     },
   };
-  const log = await openTable(store, duck, scratchDir, !options.dryRun);
+  const log = await openOwnTable({ pool: warm.pool, store, duck, scratchDir }, options.dryRun);
   const job = { config, options, pool: warm.pool, store, log, scratchDir, report, policy, signal };
   if (options.dryRun) {
-    if (log !== undefined) await checkTable(warm.pool, log, store.url, true);
     await allRounds(job, undefined);
     report.end = isOver(job) ? 'stopped' : 'finished';
     return report;
   }
-  if (log === undefined) throw new VarveError('COLD_NO_TABLE', `there is no table in ${store.url}`);
-  await checkTable(warm.pool, log, store.url, false);
+  invariant(log !== undefined, 'a table is made where there is none');
   await using run = await CompactionRun.begin(warm.pool, config.compact.claimTtlMs, policy);
   report.run_id = run.id;
   failpoint('compact.run.begun');
@@ -246,35 +244,6 @@ async function moveAll(job: Job, run: CompactionRun, blobs: BlobPutter, lots: re
   const workers = Array.from({ length: Math.min(options.concurrency, lots.length) }, worker);
   const results = await Promise.allSettled(workers);
   for (const result of results) if (result.status === 'rejected') throw result.reason;
-}
-
-/** One database, one table, which only goes forward. */
-async function checkTable(pool: WarmPool, log: TableLog, url: string, dryRun: boolean): Promise<void> {
-  const { metaData, version } = await log.snapshot();
-  if (dryRun) return;
-  const seen = await transaction(pool, (tx) => seeTable(tx, { table_id: metaData.id, url, version }));
-  if (seen.table_id !== metaData.id) {
-    const message = `this database moves its events to the table at ${seen.url}; ${url} is another one. Set cold.store to the first, or, if that is gone for good, delete the row of cold_tables`;
-    throw new VarveError('COLD_OTHER_TABLE', message, { url, seen: seen.url });
-  }
-  if (seen.version <= version) return;
-  const message = `the table at ${url} is at version ${version}, and this database has seen ${seen.version}: the store was restored to an earlier time. Restore it to a later one; what is only there must not be compacted over`;
-  throw new VarveError('COLD_WENT_BACK', message, { url, version, seen: seen.version });
-}
-
-/** undefined: there is none, and none was to be made. */
-async function openTable(
-  store: ObjectStore,
-  duck: DuckDb,
-  scratchDir: string,
-  create: boolean,
-): Promise<TableLog | undefined> {
-  try {
-    return await TableLog.open(store, { duck, scratchDir, create });
-  } catch (error) {
-    if (create || !isVarveError(error, 'COLD_NO_TABLE')) throw error;
-    return undefined;
-  }
 }
 
 async function openDuck(scratchDir: string): Promise<DuckDb> {

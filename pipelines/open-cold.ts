@@ -2,8 +2,8 @@
  * Opens the cold tier that the configuration names: its store; or, for reading, the store and the table in it where there
  * is one. Looking makes nothing where there is nothing.
  */
-import { mkdtemp, rm, stat } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
+import { stat } from 'node:fs/promises';
+import { tmpdir, userInfo } from 'node:os';
 import { join } from 'node:path';
 import { DuckDb } from '../cold/duckdb.ts';
 import type { ObjectStore } from '../cold/object-store.ts';
@@ -13,6 +13,7 @@ import type { Snapshot } from '../cold/table-log-plan.ts';
 import type { Config } from '../schemas/config.ts';
 import { isVarveError } from '../schemas/errors.ts';
 import { MIB } from '../schemas/limits.ts';
+import { openScratch } from './scratch.ts';
 
 /** The caller closes it. @throws VarveError as `openStore` */
 export async function openColdStore(
@@ -43,8 +44,9 @@ export async function openCold(config: Config, signal: AbortSignal): Promise<Ope
   if (address.kind === 'file' && (await stat(address.path).catch(() => undefined)) === undefined) return undefined;
   await using parts = new AsyncDisposal();
   const store = parts.take(await openColdStore(config, { signal, readOnly: true }));
-  const scratchDir = await mkdtemp(join(tmpdir(), 'varve-cold-'));
-  parts.take({ [Symbol.asyncDispose]: () => rm(scratchDir, { recursive: true, force: true }) });
+  // What a reader that was killed has left is removed by the next one.
+  const scratch = parts.take(await openScratch(join(tmpdir(), `varve-${userInfo().uid}`)));
+  const scratchDir = scratch.path;
   let opening: Promise<DuckDb> | undefined;
   parts.take({ [Symbol.asyncDispose]: async () => await (await opening)?.close() });
   const options = { tempDir: join(scratchDir, 'spill'), memoryLimitBytes: DUCK_BYTES };

@@ -16,6 +16,8 @@ type Reported = {
   readonly skipped?: number;
   readonly seconds?: number;
   readonly backlog?: Backlog;
+  /** Of the backlog: they wait for more of the same partition, as they should. */
+  readonly held_trajectories?: number;
 };
 
 export async function showRuns(config: Config, last: number, json: boolean): Promise<number> {
@@ -38,9 +40,13 @@ export function concernOf(runs: readonly RunRow[]): string | undefined {
   if (newest?.state === 'failed') return `the last run failed (${newest.error_code ?? 'no code'}): start it again`;
   const [now, before] = runs
     .filter(({ state }) => state === 'finished' || state === 'stopped')
-    .map(({ report }) => (report as Reported | null)?.backlog?.trajectories);
+    .map(({ report }) => leftOf((report ?? {}) as Reported));
   if (now === undefined || before === undefined || now <= before) return undefined;
   return `the backlog grew from ${before} to ${now} trajectories: give compact more time, or more machines`;
+}
+
+function leftOf({ backlog, held_trajectories = 0 }: Reported): number | undefined {
+  return backlog === undefined ? undefined : Math.max(0, backlog.trajectories - held_trajectories);
 }
 
 function format(runs: readonly RunRow[], backlog: Backlog, concern: string | undefined): string {

@@ -237,6 +237,14 @@ const SEE_TABLE = statement<{ table_id: string; url: string; version: number }>(
    RETURNING table_id, url, version`,
 );
 
+const SEEN_TABLE = statement<SeenTable>('compaction.seen-table', 'SELECT table_id, url, version FROM cold_tables');
+
+/** What the database believes; undefined: nothing yet. */
+export async function readSeenTable(session: Session): Promise<SeenTable | undefined> {
+  const [seen] = await session.query(SEEN_TABLE);
+  return seen;
+}
+
 export type SeenTable = { readonly table_id: string; readonly url: string; readonly version: number };
 
 /** Notes a version of the table; the answer is what the database believes, of another table where it has one. */

@@ -331,12 +331,17 @@ describe('pipelines/compact', () => {
     await some(1);
     assert.equal((await compact()).code, 0);
     place.settings = { VARVE_COLD_STORE: `file:${place.temp.join('elsewhere')}` };
-    const other = await compact();
-    assert.deepEqual([other.code, /COLD_OTHER_TABLE/.test(other.err)], [2, true], other.err);
+    for (const more of [['--dry-run'], []]) {
+      const other = await compact(...more);
+      assert.deepEqual([other.code, /COLD_OTHER_TABLE/.test(other.err)], [2, true], other.err);
+      assert.equal(existsSync(place.temp.join('elsewhere', 'events')), false, 'no table was made there');
+    }
     place.settings = {};
     await exec(place.database.pool, 'UPDATE cold_tables SET version = 7');
-    const back = await compact();
-    assert.deepEqual([back.code, /COLD_WENT_BACK/.test(back.err)], [5, true], back.err);
+    for (const more of [['--dry-run'], []]) {
+      const back = await compact(...more);
+      assert.deepEqual([back.code, /COLD_WENT_BACK/.test(back.err)], [5, true], back.err);
+    }
   });
 
   describe('on S3', () => {
@@ -456,6 +461,11 @@ describe('pipelines/compact', () => {
       assert.match(concernOf([run('failed', undefined)]) ?? '', /failed/);
       assert.match(concernOf([run('running', undefined, true)]) ?? '', /died/);
       assert.equal(concernOf([run('running', undefined), run('finished', 1)]), undefined);
+      const waiting = {
+        ...run('finished', 0),
+        report: { backlog: { trajectories: 9, oldest: null }, held_trajectories: 9 },
+      };
+      assert.equal(concernOf([waiting, run('finished', 0)]), undefined, 'who waits for a full file is no backlog');
     });
   });
 
