@@ -81,9 +81,9 @@ const KNOWN_BLOBS_MAX = 65_536;
  * transaction of one event costs over 1 ms of CPU, most of it to wake three processes; whoever comes after a pause does
  * not wait.
  */
-export const BATCH_EVERY_MS = 25;
+export const BATCH_EVERY_MS = 40;
 /** Bytes of batches after which what they took is collected; it takes some 20 ms. */
-const COLLECT_EVERY_BYTES = 24 * MIB;
+const COLLECT_EVERY_BYTES = 10 * MIB;
 /** How often a drain that stands still looks whether a writer wants the log. */
 const YIELD_EVERY_MS = 50;
 /** How often a log is asked how far it has come while its stream stands still. */
