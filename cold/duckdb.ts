@@ -322,6 +322,8 @@ function settingsOf({ confinedTo }: DuckDbOptions): string {
     settings.push(
       `SET allowed_paths = ${allowedList(files)}`,
       `SET allowed_directories = ${allowedList(folders)}`,
+      // These files never change under their names, and a statement is bound before it is run.
+      'SET parquet_metadata_cache = true',
       'SET enable_external_access = false',
     );
   }

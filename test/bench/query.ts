@@ -16,7 +16,7 @@ import { ratios, type Series } from './support/statistics.ts';
 
 const FILES = 10;
 const TRAJECTORIES = 100;
-const EVENTS = 100;
+const EVENTS = 400;
 const EVENTS_QUICK = 20;
 const CHARS = 1000;
 const THREADS = 2;
