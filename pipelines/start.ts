@@ -75,6 +75,7 @@ function sayNext(dir: string): void {
   else say(`\nIt stays in ${dir}. Next, with ${elsewhere}:`);
   say('   npm run varve -- status            the fleet, and what needs a person');
   say('   npm run varve -- runs              what compaction did');
+  say('   npm run varve -- query "SELECT event_type, count(*) FROM events GROUP BY 1"');
   say('   npm run varve -- bench disk        what a barrier costs here');
   say('   npm run bench                      varve beside its peers');
   say(`   rm -r ${dir}                       start over`);
