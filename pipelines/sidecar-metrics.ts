@@ -96,7 +96,11 @@ export class SidecarMetrics {
     };
     single('varve_warm_partitions_ahead', 'Days ahead of today for which partitions exist', partitionsAhead);
     single('varve_warm_clock_skew_seconds', "The database's clock less this host's", () => clockSkewMs() / 1000);
-    single('varve_warm_in_doubt', 'Intents without a result, in all of warm', inDoubt);
+    single(
+      'varve_warm_in_doubt',
+      'Intents without a result, of trajectories that have not finished and of fenced logs, in all of warm',
+      inDoubt,
+    );
   }
 
   batch(log: string, records: number, inserted: number, duplicates: number, missing: number): void {

@@ -119,4 +119,14 @@ async function isLog(directory: string): Promise<boolean> {
   return (await stat(join(directory, 'log.json')).catch(() => undefined)) !== undefined;
 }
 
-const IN_DOUBT = statement<{ count: number }>('sidecar.in_doubt', `SELECT count(*) AS count FROM in_doubt`);
+/**
+ * What the view `in_doubt` says of trajectories that have not finished, by the index of their status: every sidecar asks
+ * once a minute, and the view looks at each trajectory there ever was (4 s of a million).
+ */
+const IN_DOUBT = statement<{ count: number }>(
+  'sidecar.in_doubt',
+  `SELECT (SELECT count(*) FROM trajectories t CROSS JOIN LATERAL json_array_elements(t.summary -> 'open_calls') AS c (call)
+       WHERE t.status IN ('waiting_result', 'waiting_approval', 'halted') AND c.call ->> 'intent_at' IS NOT NULL)
+     + (SELECT count(*) FROM quarantine q
+       WHERE q.state = 'held' AND q.reason = 'fenced' AND q.envelope LIKE '%"event_type":"ToolIntent"%') AS count`,
+);

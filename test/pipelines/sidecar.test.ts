@@ -124,6 +124,11 @@ describe('pipelines/sidecar', () => {
     assert.equal(await assertEqual(pool, place.store, dir('a')), 18);
     assert.deepEqual(await selectOne(pool, 'SELECT count(*) AS calls FROM in_doubt'), { calls: 2 });
     assert.deepEqual(await selectOne(pool, 'SELECT count(DISTINCT sha256) AS blobs FROM blob_refs'), { blobs: 2 });
+    await using sidecar = SidecarProcess.start(place);
+    await until('the calls in its metrics', async () => {
+      const { text } = await sidecar.get('/metrics');
+      return /^varve_warm_in_doubt 2$/m.test(text) ? true : undefined;
+    });
   });
 
   it('ends at SIGTERM with the batch under way in the database, and tells the log', async () => {
