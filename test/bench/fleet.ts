@@ -104,7 +104,7 @@ async function run(plan: Plan): Promise<Report> {
         series: of(rounds, 0.5),
         bar: { kind: 'at most', limit: 50 },
       })),
-    notes: ['The last two look at every trajectory; a sidecar counts in_doubt once a minute.'],
+    notes: ['The last two look at every trajectory there ever was: they are for people, not for loops.'],
   };
 }
 
