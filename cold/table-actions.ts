@@ -45,6 +45,8 @@ export type AddTags = {
   /** SHA-256, and so the name, of the files of derived rows (derived-file.ts). */
   readonly trajectories?: string;
   readonly imports?: string;
+  /** Trajectory whose segment was cut where the file was full: the file of the same commit that ends it has its row. */
+  readonly cut?: string;
 };
 
 export type Remove = {

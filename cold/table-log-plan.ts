@@ -15,6 +15,7 @@ import { formatSegments, overlap, type Segment, type SegmentList } from './segme
 import {
   type Action,
   type Add,
+  type AddTags,
   COMMIT_BYTES_MAX,
   type Commit,
   formatCommit,
@@ -183,8 +184,8 @@ function parseStats(text: string): Stats | undefined {
 /** Stands for the name of a derived file where no trajectory of the data file ends in it. */
 export const NO_ROWS = 'none';
 
-/** Names of the derived files that go with a data file. */
-export type DerivedNames = { readonly trajectories?: string; readonly imports?: string };
+/** What an `add` says of the derived files that go with a data file. */
+export type DerivedNames = Pick<AddTags, 'trajectories' | 'imports' | 'cut'>;
 
 /** A written file as the log will name it. */
 export function newFile(file: LocalFile, nowMs: number, derived: DerivedNames = {}): NewFile {

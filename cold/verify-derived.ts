@@ -1,13 +1,13 @@
 /**
  * The files of derived rows that a data file names, against its list of segments: a row for each segment, with its
- * numbers and its last hash, but for a last one that was cut there and goes on in the next file; a row of an import only
+ * numbers and its last hash, but for one that the table log says was cut there and goes on in another file; a row of an import only
  * where the first event is. What a row says beyond that is not looked at.
  */
 import { type DuckDb, type DuckRow, safeNumber } from './duckdb.ts';
 import type { ColdProblem } from './findings.ts';
 import type { CallOptions } from './object-store.ts';
-import type { SegmentList } from './segments.ts';
-import type { PartitionValues } from './table-actions.ts';
+import type { Segment, SegmentList } from './segments.ts';
+import type { Add, PartitionValues } from './table-actions.ts';
 import { isDamage } from './verify-parts.ts';
 import { sourceOf } from './verify-scan.ts';
 
@@ -20,7 +20,7 @@ export async function verifyDerived(
   duck: DuckDb,
   copy: DerivedCopy,
   list: SegmentList,
-  partition: PartitionValues,
+  { partitionValues, tags }: Pick<Add, 'partitionValues' | 'tags'>,
   report: Report,
   options: CallOptions = {},
 ): Promise<void> {
@@ -28,8 +28,8 @@ export async function verifyDerived(
     await (copy.table === 'trajectories' ? checkTrajectories : checkImports)(
       duck,
       copy,
-      list,
-      partition,
+      copy.table === 'trajectories' ? { ...list, segments: withRows(list, tags.cut) } : list,
+      partitionValues,
       report,
       options,
     );
@@ -37,6 +37,11 @@ export async function verifyDerived(
     if (!isDamage(error, true)) throw error;
     report({ kind: 'derived', key: copy.key, what: 'it cannot be read' });
   }
+}
+
+/** Segments of which the file of trajectories has a row: all but one that was cut. */
+export function withRows({ segments }: SegmentList, cut: string | undefined): readonly Segment[] {
+  return segments.filter(({ trajectory_id }) => trajectory_id !== cut);
 }
 
 async function checkTrajectories(
@@ -50,12 +55,11 @@ async function checkTrajectories(
   const columns = `trajectory_id, first_sequence_number, last_sequence_number, head_hash, ${PLACE}`;
   const rows = await duck.rows(`SELECT ${columns} FROM ${sourceOf(path)} ORDER BY trajectory_id`, options);
   const found = new Map(rows.map((row) => [row['trajectory_id'], row]));
-  const whole = found.has(segments.at(-1)?.trajectory_id) ? segments : segments.slice(0, -1);
-  if (rows.length !== whole.length) {
-    const what = `it has ${rows.length} rows, and its data file ${segments.length} segments`;
+  if (rows.length !== segments.length) {
+    const what = `it has ${rows.length} rows, and its data file ${segments.length} segments that end there`;
     report({ kind: 'derived', key, what });
   }
-  for (const segment of whole) {
+  for (const segment of segments) {
     const { trajectory_id, first_sequence_number, last_sequence_number, head_hash } = segment;
     const row = found.get(trajectory_id);
     const what =

@@ -15,8 +15,8 @@ import { type LocalCopy, type LocalCopyOptions, localCopy } from './local-copy.t
 import type { ObjectStore } from './object-store.ts';
 import type { Segment, SegmentList } from './segments.ts';
 import { parquetKey, segmentsKey } from './table-keys.ts';
-import type { LiveFile } from './table-log-plan.ts';
-import { verifyDerived } from './verify-derived.ts';
+import { type LiveFile, NO_ROWS } from './table-log-plan.ts';
+import { verifyDerived, withRows } from './verify-derived.ts';
 import { checkedList, checkPlace, firstEventOf, nameOfFile } from './verify-list.ts';
 import { type FileToScan, isDamage, type Part, partsOf, readRowGroups, wholeFile } from './verify-parts.ts';
 import { type FoundRun, RowsCheck } from './verify-rows.ts';
@@ -176,12 +176,16 @@ async function checkDerivedFiles(
   for (const table of ['trajectories', 'imports'] as const) {
     const key = file[table];
     const sha256 = file.add.tags[table];
+    if (sha256 === NO_ROWS && list !== undefined && withRows(list, file.add.tags.cut).length > 0) {
+      const what = 'the table log says that no trajectory ends in it, and one does';
+      report({ kind: 'derived', key: parquetKey(file.stem), what });
+    }
     if (key === undefined || sha256 === undefined) continue;
     await using copy = await namedCopy(store, key, sha256, options);
     if (copy === undefined) report({ kind: 'derived', key, what: `the file of ${table} is missing` });
     else if (copy.sha256 !== sha256) report({ kind: 'derived', key, what: 'it has other bytes than its name says' });
     else if (list !== undefined) {
-      await verifyDerived(duck, { table, key, path: copy.path }, list, file.add.partitionValues, report, options);
+      await verifyDerived(duck, { table, key, path: copy.path }, list, file.add, report, options);
     }
   }
 }

@@ -137,7 +137,7 @@ class Making implements AsyncDisposable {
     // A trajectory may be larger than a file: it goes on in the next one, as another segment. Only with an event that is
     // there: the row of a trajectory that ends belongs to the file that has its last one.
     if (this.#writer?.isFull === true && this.#block.length === 0) {
-      await this.#endFile();
+      await this.#endFile(member.trajectory_id);
       this.#firstInFile = this.#sequence + 1;
     }
     const { row, bodies } = toRow(event, member, this.#parts.offloadOverBytes);
@@ -200,7 +200,8 @@ class Making implements AsyncDisposable {
     this.#bodies.add(durable);
   }
 
-  async #endFile(): Promise<void> {
+  /** @param cut the trajectory that goes on in the next file */
+  async #endFile(cut?: TrajectoryId): Promise<void> {
     const writer = this.#writer;
     if (writer === undefined) return;
     this.#writer = undefined;
@@ -223,7 +224,7 @@ class Making implements AsyncDisposable {
     failpoint('compact.file.read-back');
     this.#trajectories = [];
     this.#imports = [];
-    this.#files.push(newFile(file, Date.now(), derived));
+    this.#files.push(newFile(file, Date.now(), cut === undefined ? derived : { ...derived, cut }));
     this.#counts.file_bytes += file.list.bytes;
   }
 }

@@ -17,7 +17,7 @@ export async function startConfig(dir: string) {
 }
 
 /** Everything that is closed, however young. */
-const AT_ONCE: CompactOptions = {
+export const AT_ONCE: CompactOptions = {
   olderThanMs: 0,
   tenant: undefined,
   untilMs: undefined,

@@ -28,7 +28,7 @@ const SMALL_BATCH = GROUP - 1;
 
 describe('kill -9', () => {
   it('a writer killed at any moment has lost nothing that it acknowledged, and its log goes on', async function () {
-    const kills = runs(9, 40);
+    const kills = runs(12, 40);
     this.timeout(30_000 + kills * 15_000);
     const random = seededRandom('kill at any moment');
     let done = 0;
@@ -53,7 +53,7 @@ describe('kill -9', () => {
       const random = seededRandom(name);
       // What is reached thousands of times is hit at several of them.
       const isFrequent = name.startsWith('hot.commit.');
-      const rounds = modestOrSoak(1, isFrequent ? 6 : 2);
+      const rounds = isFrequent ? modestOrSoak(2, 6) : modestOrSoak(1, 2);
       for (let round = 0; round < rounds; round++) await killAtFailpoint(name, random, round);
       summarize({ failpoint_kills: rounds });
     });

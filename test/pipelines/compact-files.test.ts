@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
 import { DuckDb } from '../../cold/duckdb.ts';
 import { FileStore } from '../../cold/file-store.ts';
+import type { Add } from '../../cold/table-actions.ts';
 import { TableLog } from '../../cold/table-log.ts';
 import { BlobPutter } from '../../pipelines/blob-putter.ts';
 import { type ClaimedMember, makeFiles } from '../../pipelines/compact-files.ts';
@@ -31,17 +32,19 @@ describe('pipelines/compact-files', () => {
   after(async () => await place[Symbol.asyncDispose]());
 
   /** Everything that is in warm, as a table of its own. */
-  async function move(fileBytes: number): Promise<number> {
-    place.settings = { VARVE_COLD_STORE: `file:${place.temp.join(`cold-${fileBytes}`)}` };
+  async function move(fileBytes: number, name = 'cold', change = (add: Add): Add => add): Promise<number> {
+    const folder = place.temp.join(`${name}-${fileBytes}`);
+    place.settings = { VARVE_COLD_STORE: `file:${folder}` };
     const { pool } = place.database;
     const scratchDir = place.temp.join('scratch');
-    const store = await FileStore.open(place.temp.join(`cold-${fileBytes}`));
+    const store = await FileStore.open(folder);
     await using duck = await DuckDb.open({ tempDir: place.temp.join('duck') });
     const blobs = new BlobPutter(store, scratchDir, signal, {});
     const parts = { pool, store, duck, scratchDir, offloadOverBytes: 16_384, blobs, signal, policy: {}, fileBytes };
     const made = await makeFiles({ ...parts, onEvents: () => {} }, await members());
     const log = await TableLog.open(store, { duck, scratchDir, create: true });
-    const intent = { run: { id: randomUUID(), step: 1 }, operation: 'COMPACT', adds: made.files, removes: [] };
+    const adds = made.files.map((file) => ({ ...file, add: change(file.add) }));
+    const intent = { run: { id: randomUUID(), step: 1 }, operation: 'COMPACT', adds, removes: [] };
     assert.equal((await log.commit(intent)).kind, 'committed');
     return made.files.length;
   }
@@ -86,4 +89,18 @@ describe('pipelines/compact-files', () => {
       assert.equal(verified.code, 0, verified.out);
     });
   }
+
+  it('a row that is not there is found out, unless the table log says that its trajectory was cut', async () => {
+    let cuts = 0;
+    await move(1, 'uncut', (add) => {
+      const { cut, ...tags } = add.tags;
+      cuts += cut === undefined ? 0 : 1;
+      return { ...add, tags };
+    });
+    assert.ok(cuts > 0, 'some trajectory was cut');
+    const { code, out } = await place.run('verify', '--cold', '--json');
+    assert.equal(code, 5, out);
+    const { cold } = JSON.parse(out) as { cold: { counts: { derived?: number } } };
+    assert.equal(cold.counts.derived, cuts, out.slice(0, 400));
+  });
 });
