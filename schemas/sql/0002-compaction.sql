@@ -28,12 +28,13 @@ COMMENT ON TABLE compaction_claims IS 'Trajectories that a run is moving. Good a
 CREATE INDEX compaction_claims_run ON compaction_claims (run_id);
 
 CREATE TABLE cold_tables (
-    table_id uuid PRIMARY KEY,
+    table_id uuid NOT NULL,
     url text NOT NULL,
     version bigint NOT NULL,
     first_seen_at timestamptz NOT NULL DEFAULT varve_now(),
     updated_at timestamptz NOT NULL DEFAULT varve_now()
 );
+-- The only key: an upsert has one arbiter, and two that race for the first row must not meet at another.
 CREATE UNIQUE INDEX cold_tables_one ON cold_tables ((true));
 COMMENT ON TABLE cold_tables IS
     'The cold table that the events of this database move to (metaData.id of its log), and the newest version seen of it. One row: two stores behind one database, or a store that went back, are refused.';
